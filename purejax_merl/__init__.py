@@ -1,0 +1,1 @@
+"""Evolution and gradients together, for teams of agents, compiled."""

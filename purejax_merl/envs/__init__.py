@@ -1,0 +1,1 @@
+"""Worlds: one world at a time, agents are rows. See `envs/base.py` for the protocol."""

@@ -1,0 +1,152 @@
+"""What an agent of the coverage world sees.
+
+In: a state's positions and cell sets. Out: the compact view, the critic's view, and the grid-shaped planes.
+Axis: none (agents are rows). An own view reads belief and in-range teammates, nothing else.
+May import: the world's own files.
+"""
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from purejax_merl.envs.coverage import bits, comms
+
+OCTANTS = ("N", "NE", "E", "SE", "S", "SW", "W", "NW")
+
+
+def sector_counts(
+    cells: UInt32[Array, "agent row word"], position: Int[Array, "agent 2"]
+) -> Float[Array, "agent 8"]:
+    """Number of `cells` in each compass octant around each agent, in the order of `OCTANTS`.
+
+    An octant is a range of columns in every row: beyond k·tan 22.5° and k·tan 67.5° on either
+    side, k rows away.
+    """
+    words, height = cells.shape[-1], cells.shape[-2]
+    above = position[:, :1] - jnp.arange(height)
+    away = jnp.abs(above).astype(jnp.float32)
+    inner = jnp.floor(away * 0.41421356).astype(jnp.int32)
+    outer = jnp.floor(away * 2.41421356).astype(jnp.int32)
+    col = position[:, 1:]
+    edges = [bits.below(c, words) for c in (col - outer, col - inner, col + inner + 1, col + outer + 1)]
+    west, east = edges[0], ~edges[3]
+    north_west, north, north_east = (b & ~a for a, b in itertools.pairwise(edges))
+
+    def per_row(mask: UInt32[Array, "agent row word"]) -> Int[Array, "agent row"]:
+        return jnp.sum(lax.population_count(cells & mask), axis=-1).astype(jnp.int32)
+
+    def rows(counts: Int[Array, "agent row"], keep: Bool[Array, "agent row"]) -> Float[Array, "agent"]:
+        return jnp.sum(jnp.where(keep, counts, 0), axis=-1).astype(jnp.float32)
+
+    up, down, everywhere = above > 0, above < 0, above == above
+    mid, left, right = per_row(north), per_row(north_west), per_row(north_east)
+    far_west, far_east = per_row(west), per_row(east)
+    return jnp.stack(
+        [
+            rows(mid, up),
+            rows(right, up),
+            rows(far_east, everywhere),
+            rows(right, down),
+            rows(mid, down),
+            rows(left, down),
+            rows(far_west, everywhere),
+            rows(left, up),
+        ],
+        axis=-1,
+    )
+
+
+def squash(counts: Float[Array, "*any"], scale: float) -> Float[Array, "*any"]:
+    """Counts in [0, ∞) → [0, 1), half at `scale`: large grids do not drive a network out of range."""
+    return counts / (counts + scale)
+
+
+def rings(
+    cells: UInt32[Array, "agent row word"],
+    position: Int[Array, "agent 2"],
+    radii: tuple[int, ...],
+    width: int,
+) -> Float[Array, "agent features"]:
+    """Squashed octant masses of `cells` between successive `radii`, then beyond the last one."""
+    discs = [bits.window(position, radius, cells.shape[-2], width) for radius in radii]
+    between = [outer & ~inner for inner, outer in itertools.pairwise(discs)]
+    masses = [squash(sector_counts(cells & ring, position), 20.0) for ring in [*between, ~discs[-1]]]
+    return jnp.concatenate(masses, axis=-1)
+
+
+def nearest_teammates(
+    position: Int[Array, "agent 2"], comm_r: int, slots: int, candidates: Bool[Array, "agent agent"]
+) -> Float[Array, "agent features"]:
+    """(Δrow/comm_r, Δcol/comm_r, 1) of each agent's nearest `candidates`, zero-padded to `slots`.
+
+    Ties go to the lower index. Ranks come from pairwise comparison: a sort is slower for a team.
+    """
+    size = position.shape[0]
+    order = comms.distance(position) * size + jnp.arange(size)
+    closer = candidates[:, None, :] & (order[:, None, :] < order[:, :, None])
+    rank = jnp.sum(closer, axis=-1)
+    taken = (rank[:, :, None] == jnp.arange(slots)) & candidates[:, :, None]
+    offset = (position[None] - position[:, None]).astype(jnp.float32) / comm_r
+    value = jnp.concatenate([offset, jnp.ones((size, size, 1))], axis=-1)
+    chosen = jnp.sum(jnp.where(taken[..., None], value[:, :, None, :], 0.0), axis=1)
+    return chosen.reshape(size, slots * 3)
+
+
+def planes(
+    *,
+    position: Int[Array, "agent 2"],
+    belief: UInt32[Array, "agent row word"],
+    wall: UInt32[Array, "row word"],
+    width: int,
+    comm_r: int,
+    sense_r: int,
+    sense_free: bool,
+    boundary: bool,
+) -> Bool[Array, "agent channel row col"]:
+    """The grid-shaped observation: known, own cell, known walls, teammates, local frontier
+    [, occupancy frontier if `sense_free`][, border if `boundary`]."""
+    height, size = wall.shape[0], position.shape[0]
+    own = bits.window(position, 0, height, width)
+    others = comms.adjacency(position, comm_r) & ~jnp.eye(size, dtype=bool)
+    near = jnp.where(others[:, :, None, None], own[None], jnp.uint32(0))
+    neighbours = lax.reduce(near, jnp.uint32(0), jnp.bitwise_or, (1,))
+    free_known = belief & ~wall
+    channels = [
+        belief,
+        own,
+        belief & wall,
+        neighbours,
+        bits.window(position, sense_r, height, width) & ~belief,
+    ]
+    unpacked = [bits.unpack(channel, width) for channel in channels]
+    if sense_free:
+        # Off the grid is not unknown, hence padding with True.
+        known = jnp.pad(unpacked[0], ((0, 0), (1, 1), (1, 1)), constant_values=True)
+        enclosed = known[:, :-2, 1:-1] & known[:, 2:, 1:-1] & known[:, 1:-1, :-2] & known[:, 1:-1, 2:]
+        unpacked.append(bits.unpack(free_known, width) & ~enclosed)
+    if boundary:
+        inside = jnp.pad(jnp.ones((height - 2, width - 2), bool), 1)
+        unpacked.append(jnp.broadcast_to(~inside, (size, height, width)))
+    return jnp.stack(unpacked, axis=1)
+
+
+def central_planes(
+    position: Int[Array, "agent 2"],
+    covered: UInt32[Array, "row word"],
+    wall: UInt32[Array, "row word"],
+    width: int,
+) -> Bool[Array, "3 row col"]:
+    """The grid-shaped view of a central critic: covered, any agent here, wall."""
+    agents = bits.union(bits.window(position, 0, wall.shape[0], width))
+    return jnp.stack([bits.unpack(cells, width) for cells in (covered, agents, wall)])
+
+
+def visit_counts(positions: np.ndarray, grid: int) -> np.ndarray:
+    """Visits of every cell up to each time: `(T+1, N, 2)` positions → `(T+1, H, W)` counts (host side)."""
+    visits = np.zeros((len(positions), grid, grid), np.int32)
+    times = np.arange(len(positions))[:, None]
+    np.add.at(visits, (times, positions[..., 0], positions[..., 1]), 1)
+    return np.cumsum(visits, axis=0, dtype=np.int32)

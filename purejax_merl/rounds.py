@@ -1,0 +1,270 @@
+"""The outer round: train by gradient, inject, ask, roll the teams out, tell, write back.
+
+In: a `Hybrid` (the parts) and a `RoundState`. Out: the next `RoundState` and a `RoundLog`.
+Axes: rounds R (one scan) and members P (one vmap over the rollouts of B worlds).
+May import: types, envs, agents, learn, evolve, rollout.
+"""
+
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+from purejax_merl import rollout
+from purejax_merl.agents.base import AbstractActor, AbstractCritic
+from purejax_merl.envs.base import AbstractTeamEnv
+from purejax_merl.evolve.base import AbstractStrategy
+from purejax_merl.evolve.genome import module_theta, set_module_theta
+from purejax_merl.learn.ppo import PPO, LearnerState, PPOLog
+from purejax_merl.types import AbstractScore, Outcome
+
+Arm = Literal["merl", "gradient", "evolution", "no_injection"]
+
+
+class Evolution(eqx.Module):
+    """How a round evolves; all static."""
+
+    arm: Arm = eqx.field(static=True, default="merl")
+    """`merl`: both halves. `gradient`: PPO alone. `evolution`: the strategy alone, on the whole actor.
+    `no_injection`: both halves, but the strategy's mean never takes the learner's selector in."""
+    fitness: Literal["graded", "return"] = eqx.field(static=True, default="graded")
+    """`graded`: the episode score. `return`: the return that PPO maximises, price included."""
+    worlds: int = eqx.field(static=True, default=16)
+    """Worlds that every member meets, and worlds of the judging."""
+    accept: bool = eqx.field(static=True, default=False)
+    """Keep the evolved genome only if it does at least as well as the one before on the judging worlds."""
+    member_chunk: int | None = eqx.field(static=True, default=None)
+    """Members rolled out at once; None: all. Bounds memory, changes nothing else."""
+
+
+class RoundState(eqx.Module):
+    """Everything that changes from round to round. It holds no key: a round's key is
+    `fold_in(root, round)`."""
+
+    # Changed by both halves.
+    learner: LearnerState
+    # Changed once per round.
+    strategy: PyTree[Any]
+    round: Int[Array, ""]
+
+
+class EvolutionLog(eqx.Module):
+    """Scalars of one ES step, in units of the fitness unless said otherwise."""
+
+    best: Float[Array, "*rounds"]
+    mean: Float[Array, "*rounds"]
+    std: Float[Array, "*rounds"]
+    non_finite: Float[Array, "*rounds"]
+    """Members whose fitness was not a number; they never win."""
+    before: Float[Array, "*rounds"]
+    """The injected genome on the judging worlds."""
+    after: Float[Array, "*rounds"]
+    """The evolved genome on the same worlds."""
+    accepted: Float[Array, "*rounds"]
+    sigma: Float[Array, "*rounds"]
+    step_norm: Float[Array, "*rounds"]
+    """L2 distance that the round moved the genome."""
+    score: AbstractScore
+    """Mean score of the genome that was written back, on the judging worlds."""
+    env_steps: Float[Array, "*rounds"]
+
+
+class TrainLog(eqx.Module):
+    """Scalars of one PPO step; the rollout is that of the policy before the step's update."""
+
+    ppo: PPOLog
+    score: AbstractScore
+    """Mean over worlds."""
+    skill_use: Float[Array, "*rounds skill"]
+    """Share of choices that went to each skill."""
+    reward: Float[Array, "*rounds"]
+    """Mean over worlds of the sum over time of the team-mean reward, cost not charged."""
+    cost: Float[Array, "*rounds"]
+    """The same of the cost."""
+    price: Float[Array, "*rounds"]
+    """Price of the cost after the step."""
+    env_steps: Float[Array, "*rounds"]
+
+
+class RoundLog(eqx.Module):
+    """Scalars of one round; no genome is kept."""
+
+    train: TrainLog | None
+    """The last PPO step; None where there is none."""
+    evolution: EvolutionLog | None
+    """None in the gradient-only arm."""
+    env_steps: Float[Array, "*rounds"]
+    """Team steps of this round: PPO, population and judging."""
+
+
+class Hybrid(eqx.Module):
+    """The parts of a run. Nothing in it changes while it runs."""
+
+    env: AbstractTeamEnv
+    learner: PPO
+    strategy: AbstractStrategy
+    evolution: Evolution
+    sampler: rollout.Sampler
+    grad_steps: int = eqx.field(static=True)
+    worlds: int = eqx.field(static=True)
+    """Worlds of a PPO rollout."""
+
+    def init(self, actor: AbstractActor, critic: AbstractCritic) -> RoundState:
+        """Round 0 around given networks."""
+        state = RoundState(
+            learner=self.learner.init(actor, critic),
+            strategy=self.strategy.init(module_theta(self._evolved(actor))),
+            round=jnp.zeros((), jnp.int32),
+        )
+        # Every leaf its own buffer, so that all can be donated, and no weak type, so that the
+        # second chunk has the types of the first.
+        return jax.tree.map(lambda x: jnp.array(x, x.dtype, copy=True), state)
+
+    def outer_round(
+        self, state: RoundState, *, root: PRNGKeyArray
+    ) -> tuple[RoundState, RoundLog]:
+        """One round, as one pure function of the state and the run's root key."""
+        key = jax.random.fold_in(root, state.round)
+        train_key, evolve_key = jax.random.split(key)
+        learner, train_log = self._train(state.learner, key=train_key)
+        learner, strategy, evolution_log = self._evolve(learner, state.strategy, key=evolve_key)
+        log = RoundLog(
+            train=train_log,
+            evolution=evolution_log,
+            env_steps=sum(
+                (part.env_steps for part in (train_log, evolution_log) if part is not None),
+                jnp.zeros(()),
+            ),
+        )
+        return RoundState(learner=learner, strategy=strategy, round=state.round + 1), log
+
+    def _train(
+        self, learner: LearnerState, *, key: PRNGKeyArray
+    ) -> tuple[LearnerState, TrainLog | None]:
+        """(a) `grad_steps` PPO steps, each on fresh worlds."""
+        if self.grad_steps == 0 or self.evolution.arm == "evolution":
+            return learner, None
+        step_keys = rollout.world_keys(key, self.grad_steps)
+        learner, logs = lax.scan(lambda s, k: self.train_step(s, key=k), learner, step_keys)
+        last = jax.tree.map(lambda x: x[-1], logs)
+        return learner, eqx.tree_at(lambda log: log.env_steps, last, jnp.sum(logs.env_steps))
+
+    def train_step(
+        self, learner: LearnerState, *, key: PRNGKeyArray
+    ) -> tuple[LearnerState, TrainLog]:
+        """One rollout and one PPO update."""
+        world_key, shuffle_key = jax.random.split(key)
+        worlds = rollout.world_keys(world_key, self.worlds)
+        data = rollout.collect(self.env, learner.actor, self.sampler, keys=worlds)
+        learner, ppo_log = self.learner.update(learner, data, key=shuffle_key)
+        alive = data.steps.alive.astype(jnp.float32)[..., None, None]
+        chosen = jax.nn.one_hot(data.steps.action.skill, len(learner.actor.skill_names)) * alive
+        outcome = data.outcome
+        return learner, TrainLog(
+            ppo=ppo_log,
+            score=jax.tree.map(jnp.mean, outcome.score),
+            skill_use=jnp.sum(chosen, axis=(0, 1, 2)) / jnp.sum(chosen),
+            reward=jnp.mean(outcome.reward_sum),
+            cost=jnp.mean(outcome.cost_sum),
+            price=learner.dual.price,
+            env_steps=jnp.sum(outcome.steps),
+        )
+
+    def _evolve(
+        self, learner: LearnerState, strategy: PyTree[Any], *, key: PRNGKeyArray
+    ) -> tuple[LearnerState, PyTree[Any], EvolutionLog | None]:
+        """(b) inject, (c) one ES step under common random numbers, (d) write back."""
+        if self.evolution.arm == "gradient":
+            return learner, strategy, None
+        noise_key, fitness_key, judge_key = jax.random.split(key, 3)
+        if self.evolution.arm == "merl":
+            strategy = self.strategy.inject(strategy, module_theta(self._evolved(learner.actor)))
+        before = self.strategy.mean(strategy)
+        population, strategy = self.strategy.ask(strategy, key=noise_key)
+        tried = self.play(learner.actor, population, key=fitness_key)
+        fitness = self.fitness(tried, learner)
+        strategy = self.strategy.tell(strategy, population, fitness)
+        pair = jnp.stack([before, self.strategy.mean(strategy)])
+        judged = self.play(learner.actor, pair, key=judge_key)
+        verdict = self.fitness(judged, learner)
+        keep = (verdict[1] >= verdict[0]) | (not self.evolution.accept)
+        kept = jnp.where(keep, pair[1], pair[0])
+        log = EvolutionLog(
+            best=jnp.max(jnp.where(jnp.isfinite(fitness), fitness, -jnp.inf)),
+            mean=jnp.mean(fitness),
+            std=jnp.std(fitness),
+            non_finite=jnp.sum(~jnp.isfinite(fitness)).astype(jnp.float32),
+            before=verdict[0],
+            after=verdict[1],
+            accepted=keep.astype(jnp.float32),
+            sigma=self.strategy.sigma(strategy),
+            step_norm=jnp.linalg.norm(kept - before),
+            score=jax.tree.map(
+                lambda x: jnp.where(keep, jnp.mean(x[1]), jnp.mean(x[0])), judged.score
+            ),
+            env_steps=jnp.sum(tried.steps) + jnp.sum(judged.steps),
+        )
+        learner = self._write_back(learner, kept)
+        return learner, self.strategy.inject(strategy, kept), log
+
+    def play(
+        self, actor: AbstractActor, genomes: Float[Array, "member dim"], *, key: PRNGKeyArray
+    ) -> Outcome:
+        """Every genome on the same worlds with the same noise; leaves `(P, B)`.
+
+        Only the evolved leaves carry the member axis: the rest of the actor is shared.
+        """
+        worlds = rollout.world_keys(key, self.evolution.worlds)
+
+        def member(theta: Float[Array, "dim"]) -> Outcome:
+            candidate = self._with_genome(actor, theta)
+            return rollout.outcomes(self.env, candidate, self.sampler, keys=worlds)
+
+        if self.evolution.member_chunk is None:
+            return jax.vmap(member)(genomes)
+        return lax.map(member, genomes, batch_size=self.evolution.member_chunk)
+
+    def fitness(self, outcome: Outcome, learner: LearnerState) -> Float[Array, "member"]:
+        """One number per member: the mean over its worlds."""
+        if self.evolution.fitness == "graded":
+            return jnp.mean(outcome.score.fitness, axis=-1)
+        return jnp.mean(outcome.reward_sum - learner.dual.price * outcome.cost_sum, axis=-1)
+
+    def _evolved(self, actor: AbstractActor) -> eqx.Module:
+        """The part of the actor that is the genome."""
+        return actor if self.evolution.arm == "evolution" else actor.selector
+
+    def _with_genome(self, actor: AbstractActor, theta: Float[Array, "dim"]) -> AbstractActor:
+        if self.evolution.arm == "evolution":
+            return set_module_theta(actor, theta)
+        return eqx.tree_at(lambda a: a.selector, actor, set_module_theta(actor.selector, theta))
+
+    def _write_back(self, learner: LearnerState, theta: Float[Array, "dim"]) -> LearnerState:
+        actor = self._with_genome(learner.actor, theta)
+        learner = eqx.tree_at(lambda s: s.actor, learner, actor)
+        return self.learner.reset_selector_moments(learner)
+
+
+def run_rounds(
+    hybrid: Hybrid, state: RoundState, root: PRNGKeyArray, active: Int[Array, ""], *, chunk: int
+) -> tuple[RoundState, RoundLog]:
+    """A chunk of rounds as one scan.
+
+    **Arguments:** `active`: how many of the `chunk` rounds to run; the last chunk of a run may be
+    shorter, and a traced count keeps it the same program.
+
+    **Returns:** the state, and logs `(chunk, ...)` of which the first `active` rows are meant.
+    """
+
+    def one(state: RoundState) -> tuple[RoundState, RoundLog]:
+        return hybrid.outer_round(state, root=root)
+
+    blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(one, state)[1])
+
+    def body(state: RoundState, index: Int[Array, ""]) -> tuple[RoundState, RoundLog]:
+        return lax.cond(index < active, one, lambda s: (s, blank), state)
+
+    return lax.scan(body, state, jnp.arange(chunk))
