@@ -6,18 +6,20 @@ May import: types, envs, agents.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from purejax_merl.agents import policy as policies
 from purejax_merl.agents.base import AbstractActor
 from purejax_merl.envs.base import AbstractTeamEnv
 from purejax_merl.types import Action, Outcome, Rollout, Step
+
+Kept = TypeVar("Kept")
 
 
 class _Carry(eqx.Module):
@@ -32,13 +34,13 @@ class Sampler(eqx.Module):
     congestion_weight: float = eqx.field(static=True, default=0.0)
 
 
-def world_keys(key: PRNGKeyArray, number: int) -> PRNGKeyArray:
+def world_keys(key: PRNGKeyArray, number: int) -> Key[Array, "world"]:
     """One key per world by its index, so that more worlds leave the earlier ones as they were."""
     return jax.vmap(lambda world: jax.random.fold_in(key, world))(jnp.arange(number))
 
 
 def collect(
-    env: AbstractTeamEnv, actor: AbstractActor, sampler: Sampler, *, keys: PRNGKeyArray
+    env: AbstractTeamEnv, actor: AbstractActor, sampler: Sampler, *, keys: Key[Array, "world"]
 ) -> Rollout:
     """Whole episodes with everything that the learner needs.
 
@@ -52,13 +54,11 @@ def collect(
         return steps, env.view(final), env.team_view(final), _outcome(env, final, trace)
 
     steps, last_view, last_team_view, outcome = jax.vmap(one_world, out_axes=(1, 0, 0, 0))(keys)
-    return Rollout(
-        steps=steps, last_view=last_view, last_team_view=last_team_view, outcome=outcome
-    )
+    return Rollout(steps=steps, last_view=last_view, last_team_view=last_team_view, outcome=outcome)
 
 
 def outcomes(
-    env: AbstractTeamEnv, actor: AbstractActor, sampler: Sampler, *, keys: PRNGKeyArray
+    env: AbstractTeamEnv, actor: AbstractActor, sampler: Sampler, *, keys: Key[Array, "world"]
 ) -> Outcome:
     """The same episodes, keeping only what they came to: leaves `(B,)`."""
 
@@ -82,14 +82,14 @@ def _episode(
     env: AbstractTeamEnv,
     actor: AbstractActor,
     sampler: Sampler,
-    keep: Callable[[Step], Step | None],
+    keep: Callable[[Step], Kept],
     *,
     key: PRNGKeyArray,
-) -> tuple[PyTree[Any], tuple[Step | None, _Trace]]:
+) -> tuple[PyTree[Any], tuple[Kept, _Trace]]:
     """One world until the horizon. After the episode's end its state stands still."""
     reset_key, draw_key, step_key = jax.random.split(key, 3)
 
-    def body(carry: _Carry, time: Int[Array, ""]) -> tuple[_Carry, tuple[Step | None, _Trace]]:
+    def body(carry: _Carry, time: Int[Array, ""]) -> tuple[_Carry, tuple[Kept, _Trace]]:
         view, graph, legal = env.view(carry.state), env.graph(carry.state), env.legal(carry.state)
         policy = actor(view, graph, legal)
         if sampler.greedy:
@@ -108,6 +108,7 @@ def _episode(
             cost=paid.cost,
             terminated=paid.terminated,
             alive=carry.alive,
+            target=paid.target,
         )
         trace = _Trace(
             reward=jnp.mean(reward), cost=jnp.mean(paid.cost), terms=paid.terms, alive=carry.alive
@@ -122,7 +123,8 @@ def _episode(
 
 
 def _draws(key: PRNGKeyArray, time: Int[Array, ""], num_agents: int) -> Float[Array, "agent 2"]:
-    """Two uniforms per agent, keyed by world, step and agent: the team's size moves nobody's draws."""
+    """Two uniforms per agent, keyed by world, step and agent: the team's size moves nobody's
+    draws."""
     step_key = jax.random.fold_in(key, time)
     agent_keys = jax.vmap(lambda agent: jax.random.fold_in(step_key, agent))(jnp.arange(num_agents))
     return jax.vmap(lambda k: jax.random.uniform(k, (2,)))(agent_keys)

@@ -28,14 +28,16 @@ class Evolution(eqx.Module):
     """How a round evolves; all static."""
 
     arm: Arm = eqx.field(static=True, default="merl")
-    """`merl`: both halves. `gradient`: PPO alone. `evolution`: the strategy alone, on the whole actor.
+    """`merl`: both halves. `gradient`: PPO alone. `evolution`: the strategy alone, on the whole
+    actor.
     `no_injection`: both halves, but the strategy's mean never takes the learner's selector in."""
     fitness: Literal["graded", "return"] = eqx.field(static=True, default="graded")
     """`graded`: the episode score. `return`: the return that PPO maximises, price included."""
     worlds: int = eqx.field(static=True, default=16)
     """Worlds that every member meets, and worlds of the judging."""
     accept: bool = eqx.field(static=True, default=False)
-    """Keep the evolved genome only if it does at least as well as the one before on the judging worlds."""
+    """Keep the evolved genome only if it does at least as well as the one before on the judging
+    worlds."""
     member_chunk: int | None = eqx.field(static=True, default=None)
     """Members rolled out at once; None: all. Bounds memory, changes nothing else."""
 
@@ -123,9 +125,7 @@ class Hybrid(eqx.Module):
         # second chunk has the types of the first.
         return jax.tree.map(lambda x: jnp.array(x, x.dtype, copy=True), state)
 
-    def outer_round(
-        self, state: RoundState, *, root: PRNGKeyArray
-    ) -> tuple[RoundState, RoundLog]:
+    def outer_round(self, state: RoundState, *, root: PRNGKeyArray) -> tuple[RoundState, RoundLog]:
         """One round, as one pure function of the state and the run's root key."""
         key = jax.random.fold_in(root, state.round)
         train_key, evolve_key = jax.random.split(key)
@@ -259,6 +259,8 @@ def run_rounds(
     **Returns:** the state, and logs `(chunk, ...)` of which the first `active` rows are meant.
     """
 
+    # jit only so that the shapes below and the loop body share one trace.
+    @jax.jit
     def one(state: RoundState) -> tuple[RoundState, RoundLog]:
         return hybrid.outer_round(state, root=root)
 

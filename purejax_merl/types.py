@@ -13,11 +13,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32
 
 View = PyTree[Any]
-"""What each agent can know: any pytree whose leaves carry the agent axis right after the batch axes."""
+"""What each agent can know: any pytree whose leaves carry the agent axis right after the batch
+axes."""
 
 
 class PackedBits(eqx.Module):
-    """Binary features kept `width` to a word, so that a stored view is 30 times smaller than its floats."""
+    """Binary features kept `width` to a word, so that a stored view is 30 times smaller than its
+    floats."""
 
     words: UInt32[Array, "*batch words"]
     width: int = eqx.field(static=True)
@@ -37,13 +39,15 @@ def features(view: View) -> Float[Array, "*batch features"]:
     """
     leaves = jax.tree.leaves(view, is_leaf=lambda leaf: isinstance(leaf, PackedBits))
     rows = [
-        leaf.unpack() if isinstance(leaf, PackedBits) else leaf.astype(jnp.float32) for leaf in leaves
+        leaf.unpack() if isinstance(leaf, PackedBits) else leaf.astype(jnp.float32)
+        for leaf in leaves
     ]
     return jnp.concatenate(rows, axis=-1)
 
 
 class AbstractScore(eqx.Module):
-    """How one episode went for the team. Subclasses add metrics; every field is a scalar per episode."""
+    """How one episode went for the team. Subclasses add metrics; every field is a scalar per
+    episode."""
 
     fitness: eqx.AbstractVar[Float[Array, "*batch"]]
     """What evolution maximises."""
@@ -62,6 +66,9 @@ class Transition(eqx.Module):
     """The task itself ended: no value after it."""
     truncated: Bool[Array, "*batch"]
     """Time ran out: the value of the last state is bootstrapped."""
+    target: Float[Array, "*batch"] | None = None
+    """A team quantity after the step that an actor may learn to predict; None where there is
+    none."""
 
 
 class Policy(eqx.Module):
@@ -70,6 +77,8 @@ class Policy(eqx.Module):
     skill_logits: Float[Array, "*batch agent skill"]
     move_logits: Float[Array, "*batch agent skill move"]
     """Illegal moves already hold a large negative number."""
+    estimate: Float[Array, "*batch agent"] | None = None
+    """Each agent's guess at `Transition.target`, trained beside the policy and never acted on."""
 
 
 class Action(eqx.Module):
@@ -94,6 +103,8 @@ class Step(eqx.Module):
     terminated: Bool[Array, "*batch"]
     alive: Bool[Array, "*batch"]
     """False on the rows after the episode ended: they carry no weight anywhere."""
+    target: Float[Array, "*batch"] | None = None
+    """What the actor's estimate, if it has one, is regressed on."""
 
 
 class Outcome(eqx.Module):

@@ -23,7 +23,9 @@ def lambda2_close(actual, expected):
 
 
 def make_env(recorded) -> CoverageEnv:
-    grid, agents, comm_r, sense_r, cover_r, walls, free, _, claim = (int(x) for x in recorded["params"])
+    grid, agents, comm_r, sense_r, cover_r, walls, free, _, claim = (
+        int(x) for x in recorded["params"]
+    )
     anti_overlap = not np.isnan(recorded["terms_overlap"]).all()
     return CoverageEnv(
         num_agents=agents,
@@ -207,7 +209,9 @@ def test_terrain_file(golden):
                 assert not wall[tuple(cells.T)].any()
                 assert len({tuple(c) for c in cells}) == len(cells)
         for seed, agents in zip(recorded[f"{prefix}_seeds"], positions, strict=True):
-            ours = terrain.cluster_spawn(jnp.asarray(walls[0]), len(agents), 2, key=jax.random.key(int(seed)))
+            ours = terrain.cluster_spawn(
+                jnp.asarray(walls[0]), len(agents), 2, key=jax.random.key(int(seed))
+            )
             assert not walls[0][tuple(np.asarray(ours).T)].any()
         compared |= {n for n in recorded if n.startswith(prefix + "_")}
     assert compared == set(recorded)

@@ -2,6 +2,7 @@
 
 import re
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from purejax_merl.evolve.seed import cem_update, nes_update, shape, summarise
 SIGMA = LR = 0.05
 WEIGHT_DECAY = {"nes": 0.0, "neswd": 0.01}
 ELITE_FRAC = 0.25
+nes = jax.jit(nes_update, static_argnames="compat")
+cem = jax.jit(cem_update, static_argnames=("elite_frac", "compat"))
 CASES = ("distinct", "ties", "const", "nan")
 
 
@@ -28,14 +31,10 @@ def replay(data, prefix):
         yield f"{prefix}{case}_fitness", fitness
         yield f"{prefix}{case}_shaped", shape(fitness, compat=True)
         for update, decay in WEIGHT_DECAY.items():
-            moved = nes_update(
-                theta, noise, fitness, sigma=SIGMA, lr=LR, weight_decay=decay, compat=True
-            )
+            moved = nes(theta, noise, fitness, sigma=SIGMA, lr=LR, weight_decay=decay, compat=True)
             yield f"{prefix}{case}_{update}_theta", moved
             yield f"{prefix}{case}_{update}_info", [*logged, np.nan]
-        moved, sigma = cem_update(
-            theta, noise, fitness, sigma=SIGMA, elite_frac=ELITE_FRAC, compat=True
-        )
+        moved, sigma = cem(theta, noise, fitness, sigma=SIGMA, elite_frac=ELITE_FRAC, compat=True)
         yield f"{prefix}{case}_cem_theta", moved
         yield f"{prefix}{case}_cem_info", [*logged, sigma]
 

@@ -34,7 +34,8 @@ class AbstractActor(eqx.Module):
         graph: Bool[Array, "*batch agent agent"],
         legal: Bool[Array, "*batch agent move"],
     ) -> Policy:
-        """The team's action distribution; row i may use view i and messages from its graph neighbours."""
+        """The team's action distribution; row i may use view i and messages from its graph
+        neighbours."""
 
 
 class AbstractCritic(eqx.Module):

@@ -20,7 +20,8 @@ def linear(fan_in: int, fan_out: int, *, scale: float, key: PRNGKeyArray) -> eqx
 
 def apply(layer: eqx.nn.Linear, x: Float[Array, "*batch fan_in"]) -> Float[Array, "*batch fan_out"]:
     """The layer on any number of batch axes, as one matrix product."""
-    return x @ layer.weight.T + layer.bias
+    out = x @ layer.weight.T
+    return out if layer.bias is None else out + layer.bias
 
 
 class Trunk(eqx.Module):

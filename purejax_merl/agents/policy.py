@@ -38,7 +38,8 @@ def greedy(policy: Policy) -> Action:
 
 
 class Assessment(eqx.Module):
-    """A stored action under a policy: log-probabilities and entropies of both choices, per agent."""
+    """A stored action under a policy: log-probabilities and entropies of both choices, per
+    agent."""
 
     skill_logp: Float[Array, "*batch agent"]
     move_logp: Float[Array, "*batch agent"]
@@ -58,7 +59,9 @@ def assess(policy: Policy, action: Action) -> Assessment:
     )
 
 
-def _of_skill(policy: Policy, skill: Int[Array, "*batch agent"]) -> Float[Array, "*batch agent move"]:
+def _of_skill(
+    policy: Policy, skill: Int[Array, "*batch agent"]
+) -> Float[Array, "*batch agent move"]:
     chosen = jax.nn.one_hot(skill, policy.skill_logits.shape[-1])[..., None] > 0
     return jnp.sum(jnp.where(chosen, policy.move_logits, 0.0), axis=-2)
 
@@ -79,7 +82,8 @@ def _draw(
     cumulative = [probs[..., 0]]
     for k in range(1, logits.shape[-1]):
         cumulative.append(cumulative[-1] + probs[..., k])
-    # Counting "≤" skips choices of probability 0, also at uniform = 0; the last total is never counted.
+    # Counting "≤" skips choices of probability 0, also at uniform = 0; the last total is never
+    # counted.
     threshold = uniform * cumulative[-1]
     index = jnp.zeros(uniform.shape, jnp.int32)
     for total in cumulative[:-1]:

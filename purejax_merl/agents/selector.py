@@ -13,7 +13,8 @@ from purejax_merl.agents import networks
 
 
 class Selector(eqx.Module):
-    """One linear head over K skills. Its flat genome is the weight `(K, W)` row by row, then the bias."""
+    """One linear head over K skills. Its flat genome is the weight `(K, W)` row by row, then the
+    bias."""
 
     head: eqx.nn.Linear
 

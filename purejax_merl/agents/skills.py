@@ -17,7 +17,8 @@ from purejax_merl.types import View
 
 
 class SkillSet(eqx.Module):
-    """K skills in a fixed order; each is either a learned linear head or a scripted function of the own view."""
+    """K skills in a fixed order; each is either a learned linear head or a scripted function of
+    the own view."""
 
     heads: eqx.nn.Linear
     """All learned heads as one layer `width → L·A`."""

@@ -45,7 +45,8 @@ class AbstractTeamEnv(eqx.Module):
 
     @abc.abstractmethod
     def view(self, state: PyTree[Any]) -> View:
-        """What each agent knows: leaves `(N, f)`. Row i must depend on nothing agent i cannot know."""
+        """What each agent knows: leaves `(N, f)`. Row i must depend on nothing agent i cannot
+        know."""
 
     @abc.abstractmethod
     def team_view(self, state: PyTree[Any]) -> View:
@@ -61,7 +62,8 @@ class AbstractTeamEnv(eqx.Module):
 
     @abc.abstractmethod
     def score(self, state: PyTree[Any], mean_terms: PyTree[Float[Array, ""]]) -> AbstractScore:
-        """The episode's metrics, from its final state and the mean over its steps of `Transition.terms`."""
+        """The episode's metrics, from its final state and the mean over its steps of
+        `Transition.terms`."""
 
     @abc.abstractmethod
     def skills(self) -> dict[str, ScriptedSkill]:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
@@ -108,13 +109,12 @@ def es_step(
     before any floor. A failed member ranks worst and is reported by one warning per call.
     """
     theta = jnp.asarray(theta)
-    noise = antithetic_noise(key, es_cfg.pop_size, theta.size, theta.dtype)
-    candidates = theta + es_cfg.sigma * noise
+    noise, candidates = _propose(theta, key, es_cfg.sigma, pop_size=es_cfg.pop_size)
     scores = [float(eval_fn(candidate)) for candidate in candidates]
     fitness = jnp.asarray(scores, theta.dtype)
     info = summarise(fitness, compat=compat)
     if es_cfg.kind == "cem":
-        theta_next, spread = cem_update(
+        theta_next, spread = _cem_update(
             theta,
             noise,
             fitness,
@@ -123,7 +123,7 @@ def es_step(
             compat=compat,
         )
         return theta_next, info | {"sigma": float(spread)}
-    theta_next = nes_update(
+    theta_next = _nes_update(
         theta,
         noise,
         fitness,
@@ -205,5 +205,20 @@ def summarise(fitness: Float[Array, " member"], *, compat: bool = False) -> dict
             RuntimeWarning,
             stacklevel=3,
         )
-    best, mean = finite_summary(fitness)
+    best, mean = _finite_summary(fitness)
     return {"best_fitness": float(best), "mean_fitness": float(mean)}
+
+
+def _candidates(
+    theta: Float[Array, " dim"], key: PRNGKeyArray, sigma: ArrayLike, *, pop_size: int
+) -> tuple[Float[Array, "member dim"], Float[Array, "member dim"]]:
+    noise = antithetic_noise(key, pop_size, theta.size, theta.dtype)
+    return noise, theta + sigma * noise
+
+
+# The step runs on the host and calls these four from there; rates are traced, so a sigma that
+# changes every round costs no compilation.
+_propose = jax.jit(_candidates, static_argnames="pop_size")
+_nes_update = jax.jit(nes_update, static_argnames="compat")
+_cem_update = jax.jit(cem_update, static_argnames=("elite_frac", "compat"))
+_finite_summary = jax.jit(finite_summary)

@@ -50,7 +50,7 @@ class Dual(eqx.Module):
             return state
         if self.mechanism == "lagrangian":
             price = jnp.maximum(state.price + self.lr * violation, 0)
-            return DualState(price=price, integral=state.integral, previous=state.previous)
+            return DualState(price=price, integral=state.integral, previous=violation)
         integral = state.integral + violation
         change = violation - state.previous
         price = jnp.maximum(self.kp * violation + self.ki * integral + self.kd * change, 0)

@@ -35,6 +35,22 @@ def value_loss(
     return weighted_mean((value - target) ** 2, weight)
 
 
+def regression_loss(
+    estimate: Float[Array, "*rows"],
+    target: Float[Array, "*rows"],
+    weight: Float[Array, "*rows"],
+    *,
+    huber: float | None,
+) -> Float[Array, ""]:
+    """Mean squared error, or the Huber loss that turns linear beyond an error of `huber` (Huber
+    1964)."""
+    error = jnp.abs(estimate - target)
+    if huber is None:
+        return weighted_mean(error**2, weight)
+    linear = huber * (error - huber / 2)
+    return weighted_mean(jnp.where(error <= huber, error**2 / 2, linear), weight)
+
+
 def normalise(x: Float[Array, "*rows"], weight: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
     """Zero mean and unit (population) standard deviation over the weighted rows."""
     mean = weighted_mean(x, weight)

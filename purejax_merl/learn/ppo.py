@@ -12,14 +12,14 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from purejax_merl.agents import policy as policies
 from purejax_merl.agents.base import AbstractActor, AbstractCritic
 from purejax_merl.learn import advantages, losses
 from purejax_merl.learn.dual import Dual, DualState
 from purejax_merl.learn.value_norm import ValueNorm
-from purejax_merl.types import Rollout, Step
+from purejax_merl.types import Policy, Rollout, Step
 
 
 class LearnerState(eqx.Module):
@@ -44,6 +44,8 @@ class PPOLog(eqx.Module):
     skill_loss: Float[Array, "*steps"]
     move_loss: Float[Array, "*steps"]
     value_loss: Float[Array, "*steps"]
+    auxiliary_loss: Float[Array, "*steps"]
+    """Of the actor's estimate of `Transition.target`; 0 where it makes none."""
     skill_entropy: Float[Array, "*steps"]
     move_entropy: Float[Array, "*steps"]
     approx_kl: Float[Array, "*steps"]
@@ -79,6 +81,25 @@ class PPO(eqx.Module):
     minibatches: int = eqx.field(static=True)
     train_selector: bool = eqx.field(static=True)
     """False: the selector is frozen under the gradient, so the two halves touch disjoint leaves."""
+    value_weight: float = eqx.field(static=True, default=1.0)
+    auxiliary_weight: float = eqx.field(static=True, default=0.0)
+    """Of the loss of the actor's estimate of `Transition.target`; 0 does not compute it."""
+    auxiliary_huber: float | None = eqx.field(static=True, default=None)
+    """Error beyond which that loss turns linear; None: squared throughout."""
+    weight_decay: float = eqx.field(static=True, default=0.0)
+    """Decoupled (AdamW, Loshchilov & Hutter 2019, arXiv 1711.05101), on every trained leaf."""
+    adam_eps: float = eqx.field(static=True, default=1e-5)
+    # The published system's loss is the other value of each of these.
+    team_reward: bool = eqx.field(static=True, default=False)
+    """True: every agent is paid the team's mean, so that all share one advantage."""
+    count_scripted: bool = eqx.field(static=True, default=False)
+    """True: moves of scripted skills count in the move loss and entropy, which dilutes them."""
+    normalise_minibatch: bool = eqx.field(static=True, default=False)
+    """True: advantages are normalised within each minibatch. False: once, over the rollout."""
+    normalise_value: bool = eqx.field(static=True, default=True)
+    """False: the critic regresses raw returns."""
+    joint_clip: bool = eqx.field(static=True, default=False)
+    """True: one norm over actor and critic, in which the critic's far larger gradient dominates."""
 
     def init(self, actor: AbstractActor, critic: AbstractCritic) -> LearnerState:
         """Fresh moments around given networks."""
@@ -86,16 +107,17 @@ class PPO(eqx.Module):
         return LearnerState(
             actor=actor,
             critic=critic,
-            executor_moments=_adam().init(nets.executor),
-            selector_moments=_adam().init(nets.selector),
-            critic_moments=_adam().init(nets.critic),
+            executor_moments=self._adam.init(nets.executor),
+            selector_moments=self._adam.init(nets.selector),
+            critic_moments=self._adam.init(nets.critic),
             value_norm=ValueNorm.init(),
             dual=self.dual.init(),
         )
 
     def reset_selector_moments(self, state: LearnerState) -> LearnerState:
-        """Moments of a selector that evolution has just replaced belong to another point: start afresh."""
-        fresh = _adam().init(_split(state.actor, state.critic).selector)
+        """Moments of a selector that evolution has just replaced belong to another point: start
+        afresh."""
+        fresh = self._adam.init(_split(state.actor, state.critic).selector)
         return eqx.tree_at(lambda s: s.selector_moments, state, fresh)
 
     def update(
@@ -133,8 +155,11 @@ class PPO(eqx.Module):
         last = state.critic(rollout.last_view, rollout.last_team_view)
         agents = steps.reward.shape[-1]
         alive = _per_agent(steps.alive, agents)
+        reward = steps.reward - state.dual.price * steps.cost
+        if self.team_reward:
+            reward = _per_agent(jnp.mean(reward, axis=-1), agents)
         advantage, target = advantages.gae(
-            steps.reward - state.dual.price * steps.cost,
+            reward,
             state.value_norm.restore(values),
             state.value_norm.restore(last),
             discount=self.discount,
@@ -142,26 +167,29 @@ class PPO(eqx.Module):
             terminated=_per_agent(steps.terminated, agents),
             alive=alive,
         )
-        value_norm = state.value_norm.update(target, alive)
-        batch = _Batch(
-            step=steps,
-            advantage=losses.normalise(advantage, alive),
-            target=value_norm.normalise(target),
-        )
+        value_norm = state.value_norm
+        if self.normalise_value:
+            value_norm = value_norm.update(target, alive)
+        if not self.normalise_minibatch:
+            advantage = losses.normalise(advantage, alive)
+        batch = _Batch(step=steps, advantage=advantage, target=value_norm.normalise(target))
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch), value_norm
 
     def _minibatch(self, state: LearnerState, batch: _Batch) -> tuple[LearnerState, PPOLog]:
         nets = _split(state.actor, state.critic)
         (_, log), grads = jax.value_and_grad(self._loss, has_aux=True)(nets, batch)
-        # Actor and critic are clipped apart: the critic's gradient is far larger.
-        actor_grads = _clip((grads.executor, grads.selector), self.max_grad_norm)
-        critic_grads = _clip(grads.critic, self.max_grad_norm)
-        adam = _adam()
-        executor_step, executor_moments = adam.update(actor_grads[0], state.executor_moments)
-        selector_step, selector_moments = adam.update(actor_grads[1], state.selector_moments)
-        critic_step, critic_moments = adam.update(critic_grads, state.critic_moments)
-        steps = _Networks(executor=executor_step, selector=selector_step, critic=critic_step)
-        moved = jax.tree.map(lambda w, step: w - self.lr * step, nets, steps)
+        grads = self._clipped(grads)
+        update = self._adam.update
+        executor_step, executor_moments = update(grads.executor, state.executor_moments)
+        selector_step, selector_moments = update(grads.selector, state.selector_moments)
+        critic_step, critic_moments = update(grads.critic, state.critic_moments)
+        moved = _Networks(
+            executor=self._moved(nets.executor, executor_step),
+            selector=self._moved(nets.selector, selector_step)
+            if self.train_selector
+            else nets.selector,
+            critic=self._moved(nets.critic, critic_step),
+        )
         return LearnerState(
             actor=_join(moved),
             critic=moved.critic,
@@ -174,36 +202,67 @@ class PPO(eqx.Module):
 
     def _loss(self, nets: _Networks, batch: _Batch) -> tuple[Float[Array, ""], PPOLog]:
         step, actor = batch.step, _join(nets)
-        seen = policies.assess(actor(step.view, step.graph, step.legal), step.action)
+        policy = actor(step.view, step.graph, step.legal)
+        seen = policies.assess(policy, step.action)
         value = nets.critic(step.view, step.team_view)
         alive = _per_agent(step.alive, step.reward.shape[-1])
+        advantage = batch.advantage
+        if self.normalise_minibatch:
+            advantage = losses.normalise(advantage, alive)
         # Moves of scripted skills have no weights behind them; averaging them in would only dilute.
         learned = jnp.asarray(actor.learned)[step.action.skill] * alive
+        move_weight = alive if self.count_scripted else learned
         skill_weight = alive if self.train_selector else jnp.zeros_like(alive)
         kl = (step.action.skill_logp - seen.skill_logp) + (step.action.move_logp - seen.move_logp)
         log = PPOLog(
             skill_loss=losses.clipped_surrogate(
                 seen.skill_logp,
                 step.action.skill_logp,
-                batch.advantage,
+                advantage,
                 skill_weight,
                 clip=self.clip,
             ),
             move_loss=losses.clipped_surrogate(
-                seen.move_logp, step.action.move_logp, batch.advantage, learned, clip=self.clip
+                seen.move_logp, step.action.move_logp, advantage, move_weight, clip=self.clip
             ),
             value_loss=losses.value_loss(value, batch.target, alive),
+            auxiliary_loss=self._auxiliary_loss(policy, step, alive),
             skill_entropy=losses.weighted_mean(seen.skill_entropy, alive),
-            move_entropy=losses.weighted_mean(seen.move_entropy, learned),
+            move_entropy=losses.weighted_mean(seen.move_entropy, move_weight),
             approx_kl=losses.weighted_mean(kl, alive),
         )
         skill_bonus = self.skill_entropy * log.skill_entropy if self.train_selector else 0.0
         bonus = skill_bonus + self.move_entropy * log.move_entropy
-        return log.skill_loss + log.move_loss + log.value_loss - bonus, log
+        regression = self.value_weight * log.value_loss + self.auxiliary_weight * log.auxiliary_loss
+        return log.skill_loss + log.move_loss + regression - bonus, log
 
+    def _auxiliary_loss(
+        self, policy: Policy, step: Step, alive: Float[Array, "*rows agent"]
+    ) -> Float[Array, ""]:
+        if policy.estimate is None or not self.auxiliary_weight:
+            return jnp.zeros(())
+        if step.target is None:
+            raise ValueError(
+                "The actor makes an estimate, but the environment's `Transition.target` is None: "
+                "set it in `step`, or build `PPO(auxiliary_weight=0.0)`."
+            )
+        target = _per_agent(step.target, alive.shape[-1])
+        return losses.regression_loss(policy.estimate, target, alive, huber=self.auxiliary_huber)
 
-def _adam() -> optax.GradientTransformation:
-    return optax.scale_by_adam(b1=0.9, b2=0.999, eps=1e-5)
+    def _clipped(self, grads: _Networks) -> _Networks:
+        if self.joint_clip:
+            return _clip(grads, self.max_grad_norm)
+        # Actor and critic are clipped apart: the critic's gradient is far larger.
+        executor, selector = _clip((grads.executor, grads.selector), self.max_grad_norm)
+        critic = _clip(grads.critic, self.max_grad_norm)
+        return _Networks(executor=executor, selector=selector, critic=critic)
+
+    def _moved(self, weights: PyTree[Any], step: PyTree[Any]) -> PyTree[Any]:
+        return jax.tree.map(lambda w, s: w - self.lr * (s + self.weight_decay * w), weights, step)
+
+    @property
+    def _adam(self) -> optax.GradientTransformation:
+        return optax.scale_by_adam(b1=0.9, b2=0.999, eps=self.adam_eps)
 
 
 def _clip(grads: PyTree[Any], max_norm: Float[Array, ""]) -> PyTree[Any]:
@@ -225,5 +284,5 @@ def _join(nets: _Networks) -> AbstractActor:
 
 
 def _per_agent(x: Array, agents: int) -> Float[Array, "*rows agent"]:
-    """A team flag as one float per agent."""
+    """A team quantity as one float per agent."""
     return jnp.broadcast_to(x[..., None], (*x.shape, agents)).astype(jnp.float32)

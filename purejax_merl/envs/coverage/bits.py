@@ -41,7 +41,9 @@ def below(col: Int[Array, "*any"], words: int) -> UInt32[Array, "*any word"]:
     return jnp.where(local == WORD, jnp.uint32(0xFFFFFFFF), some)
 
 
-def columns(low: Int[Array, "*any"], high: Int[Array, "*any"], width: int) -> UInt32[Array, "*any word"]:
+def columns(
+    low: Int[Array, "*any"], high: Int[Array, "*any"], width: int
+) -> UInt32[Array, "*any word"]:
     """Columns `low..high` inclusive, clipped into the grid."""
     words = num_words(width)
     return below(jnp.minimum(high + 1, width), words) & ~below(low, words)
@@ -68,16 +70,25 @@ def contains(cells: Cells, position: Int[Array, "*any 2"]) -> Bool[Array, "*any"
 
 
 def spread(cells: UInt32[Array, "row word"]) -> UInt32[Array, "row word"]:
-    """The set and its four neighbours. May set bits past the last column: intersect with the free cells."""
+    """The set and its four neighbours. May set bits past the last column: intersect with the free
+    cells."""
     none = jnp.zeros_like(cells[:1])
     vertical = jnp.concatenate([none, cells[:-1]]) | jnp.concatenate([cells[1:], none])
     carry_up = jnp.pad(cells, ((0, 0), (1, 0)))[:, :-1] >> jnp.uint32(WORD - 1)
     carry_down = jnp.pad(cells, ((0, 0), (0, 1)))[:, 1:] << jnp.uint32(WORD - 1)
-    return cells | vertical | (cells << jnp.uint32(1)) | carry_up | (cells >> jnp.uint32(1)) | carry_down
+    return (
+        cells
+        | vertical
+        | (cells << jnp.uint32(1))
+        | carry_up
+        | (cells >> jnp.uint32(1))
+        | carry_down
+    )
 
 
 def slide(rows: UInt32[Array, "*any word"], start: Int[Array, "*any"]) -> UInt32[Array, "*any"]:
-    """The 32 columns that begin at `start` (which may be negative) as one word; nothing outside the grid."""
+    """The 32 columns that begin at `start` (which may be negative) as one word; nothing outside
+    the grid."""
     word, shift = jnp.floor_divide(start, WORD), jnp.mod(start, WORD).astype(jnp.uint32)
     index = jnp.arange(rows.shape[-1])
     low = jnp.sum(jnp.where(index == word[..., None], rows, 0), axis=-1, dtype=jnp.uint32)
@@ -87,7 +98,8 @@ def slide(rows: UInt32[Array, "*any word"], start: Int[Array, "*any"]) -> UInt32
 
 
 def crop(cells: Cells, position: Int[Array, "*sets 2"], radius: int) -> UInt32[Array, "*sets crop"]:
-    """The window around `position` as `2 radius + 1` words of as many bits, zero outside the grid."""
+    """The window around `position` as `2 radius + 1` words of as many bits, zero outside the
+    grid."""
     height = cells.shape[-2]
     rows = position[..., :1] + jnp.arange(-radius, radius + 1)
     inside = (rows >= 0) & (rows < height)

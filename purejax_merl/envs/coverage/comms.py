@@ -28,7 +28,8 @@ def gossip(
     belief: UInt32[Array, "agent row word"],
     linked: Bool[Array, "agent agent"],
 ) -> UInt32[Array, "agent row word"]:
-    """Own news now, and what every linked agent knew one step ago: knowledge moves one hop per step."""
+    """Own news now, and what every linked agent knew one step ago: knowledge moves one hop per
+    step."""
     heard = jnp.where(linked[:, :, None, None], belief[None], jnp.uint32(0))
     heard_sets = [heard[:, j] for j in range(belief.shape[0])]
     return functools.reduce(jnp.bitwise_or, heard_sets, outbox)
@@ -98,7 +99,8 @@ def _zero_sum_basis(size: int) -> np.ndarray:
 
 
 def _tridiagonal(matrix: Float[Array, "n n"]) -> tuple[list[Array], list[Array]]:
-    """Diagonal and off-diagonal of an orthogonally similar tridiagonal matrix (Golub & Van Loan §8.3)."""
+    """Diagonal and off-diagonal of an orthogonally similar tridiagonal matrix (Golub & Van Loan
+    §8.3)."""
     diagonal, off_diagonal = [], []
     while matrix.shape[0] > 2:
         column, rest = matrix[1:, 0], matrix[1:, 1:]
@@ -108,11 +110,9 @@ def _tridiagonal(matrix: Float[Array, "n n"]) -> tuple[list[Array], list[Array]]
         mirror = mirror / jnp.sqrt(jnp.maximum(jnp.sum(mirror**2), 1e-30))
         image = jnp.sum(rest * mirror, axis=1)
         image = image - jnp.sum(mirror * image) * mirror
-        matrix, diagonal = rest - 2 * (mirror[:, None] * image + image[:, None] * mirror), [
-            *diagonal,
-            matrix[0, 0],
-        ]
+        diagonal.append(matrix[0, 0])
         off_diagonal.append(pivot)
+        matrix = rest - 2 * (mirror[:, None] * image + image[:, None] * mirror)
     diagonal += [matrix[k, k] for k in range(matrix.shape[0])]
     off_diagonal += [matrix[1, 0]] if matrix.shape[0] == 2 else []
     return diagonal, off_diagonal

@@ -25,7 +25,8 @@ from purejax_merl.types import PackedBits, Transition
 
 
 class CoverageEnv(AbstractTeamEnv):
-    """N agents on an H×H grid cover free cells and must stay connected. Sizes and rules are static."""
+    """N agents on an H×H grid cover free cells and must stay connected. Sizes and rules are
+    static."""
 
     num_agents: int = eqx.field(static=True, default=4)
     num_moves: int = eqx.field(static=True, default=5)
@@ -68,14 +69,14 @@ class CoverageEnv(AbstractTeamEnv):
         )
         wall = terrain.make_walls(self.terrain, spec, self.num_agents, key=wall_key)
         if self.spawn == "cluster":
-            position = terrain.cluster_spawn(wall, self.num_agents, self.spawn_radius, key=spawn_key)
+            position = terrain.cluster_spawn(
+                wall, self.num_agents, self.spawn_radius, key=spawn_key
+            )
         else:
             position = terrain.scatter_spawn(wall, self.num_agents, key=spawn_key)
         return self.start(wall, position)
 
-    def start(
-        self, wall: Bool[Array, "row col"], position: Int[Array, "agent 2"]
-    ) -> CoverageState:
+    def start(self, wall: Bool[Array, "row col"], position: Int[Array, "agent 2"]) -> CoverageState:
         """The state of an episode that begins on given ground at given cells."""
         walls = bits.pack(wall)
         seen = self._footprint(position, walls)
@@ -132,6 +133,7 @@ class CoverageEnv(AbstractTeamEnv):
             terms=terms,
             terminated=jnp.zeros((), bool),
             truncated=after.step_count >= self.horizon,
+            target=after.lambda2,
         )
 
     def _reward(
@@ -164,16 +166,17 @@ class CoverageEnv(AbstractTeamEnv):
     def view(self, state: CoverageState) -> CompactView:
         """The compact view: belief and in-range teammates only."""
         in_range = self.graph(state)
-        row_mask = bits.crop_mask(state.position, self.crop_radius, self.grid, self.grid)
+        window = bits.crop_mask(state.position, self.crop_radius, self.grid, self.grid)
         known = bits.crop(state.belief, state.position, self.crop_radius)
-        planes = [row_mask & ~known, row_mask]
+        passable = window
         if self.terrain != "open":
             walls = bits.crop(state.belief & state.wall, state.position, self.crop_radius)
-            planes.append(walls)
+            passable = window & ~walls
+        planes = jnp.concatenate([window & ~known, passable], axis=-1)
         unknown = bits.full(self.grid, self.grid) & ~state.belief
         time_left = 1 - state.step_count / self.horizon
         return CompactView(
-            crop=PackedBits(jnp.concatenate(planes, axis=-1), 2 * self.crop_radius + 1),
+            crop=PackedBits(planes, 2 * self.crop_radius + 1),
             sectors=view.rings(unknown, state.position, self._radii, self.grid),
             teammates=view.nearest_teammates(
                 state.position, self.comm_r, self.teammate_slots, in_range
@@ -215,7 +218,8 @@ class CoverageEnv(AbstractTeamEnv):
         return linked & ~jnp.eye(self.num_agents, dtype=bool)
 
     def score(self, state: CoverageState, mean_terms: CoverageTerms) -> CoverageScore:
-        """Coverage of the final state beside the shares of steps at which the team was connected."""
+        """Coverage of the final state beside the shares of steps at which the team was
+        connected."""
         free = bits.full(self.grid, self.grid) & ~state.wall
         covered = bits.count(bits.union(state.seen) & free)
         coverage = covered / bits.count(free)

@@ -20,7 +20,8 @@ DELTAS = np.array([(0, 0), (-1, 0), (0, 1), (1, 0), (0, -1)], np.int32)
 
 
 def options(position: Int[Array, "agent 2"], wall: UInt32[Array, "row word"], width: int) -> Moves:
-    """The cell each move leads to (the own cell if off the grid or into a wall), and whether it moves."""
+    """The cell each move leads to (the own cell if off the grid or into a wall), and whether it
+    moves."""
     limit = jnp.array([wall.shape[0] - 1, width - 1])
     wanted = jnp.clip(position[:, None] + DELTAS, 0, limit)
     hit = bits.contains(wall, wanted)
@@ -32,7 +33,8 @@ def options(position: Int[Array, "agent 2"], wall: UInt32[Array, "row word"], wi
 def legal(
     position: Int[Array, "agent 2"], known_wall: UInt32[Array, "agent row word"] | None, size: int
 ) -> Bool[Array, "agent 5"]:
-    """Moves that stay on the `size`² grid and off each agent's `known_wall` (None: there are none)."""
+    """Moves that stay on the `size`² grid and off each agent's `known_wall` (None: there are
+    none)."""
     wanted = position[:, None] + DELTAS
     inside = jnp.all((wanted >= 0) & (wanted < size), axis=-1)
     if known_wall is None:

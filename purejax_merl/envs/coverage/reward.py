@@ -19,7 +19,8 @@ def new_cells(
     *,
     credit: Literal["first", "each"],
 ) -> Float[Array, "agent"]:
-    """Cells covered for the first time. `first`: a cell that several reach at once pays the lowest index."""
+    """Cells covered for the first time. `first`: a cell that several reach at once pays the lowest
+    index."""
     fresh = footprint & ~covered
     if credit == "first":
         taken, rows = covered, []

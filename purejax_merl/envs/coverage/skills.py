@@ -26,7 +26,8 @@ class Flock(eqx.Module):
 
 
 class Hold(eqx.Module):
-    """Stay while the soft degree is at least one link, else close up to the nearest teammate in range."""
+    """Stay while the soft degree is at least one link, else close up to the nearest teammate in
+    range."""
 
     comm_r: int = eqx.field(static=True)
     sharpness: float = eqx.field(static=True)

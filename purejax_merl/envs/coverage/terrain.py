@@ -79,15 +79,19 @@ def _scatter(spec: TerrainSpec, number: int, *, key: PRNGKeyArray) -> Grid:
 
 
 def rooms(spec: TerrainSpec, *, key: PRNGKeyArray, door: int = 1) -> Grid:
-    """Full-height wall columns that cut the grid into `rooms`, each with one door of `door` cells."""
+    """Full-height wall columns that cut the grid into `rooms`, each with one door of `door`
+    cells."""
     wall, _ = _rooms_and_doors(spec, door, key=key)
     return wall
 
 
 def _rooms_and_doors(spec: TerrainSpec, door: int, *, key: PRNGKeyArray) -> tuple[Grid, Grid]:
-    """The wall columns with their doors open, and the doorways (door cells and the cells beside them)."""
+    """The wall columns with their doors open, and the doorways (door cells and the cells beside
+    them)."""
     row, col = jnp.arange(spec.height)[:, None], jnp.arange(spec.width)[None]
-    columns = jnp.array([(k + 1) * spec.width // spec.rooms for k in range(spec.rooms - 1)], jnp.int32)
+    columns = jnp.array(
+        [(k + 1) * spec.width // spec.rooms for k in range(spec.rooms - 1)], jnp.int32
+    )
     tops = jax.random.randint(key, columns.shape, 0, spec.height - door + 1)
     in_door = (row[..., None] >= tops) & (row[..., None] < tops + door)
     wall = jnp.any((col[..., None] == columns) & ~in_door, axis=-1)
@@ -134,7 +138,8 @@ TERRAINS: dict[str, Callable[..., Grid]] = {
     "open": open_ground,
     "walls": random_walls,
     "rooms": rooms,
-    # Once both must be in one piece, scattered walls and clutter are the same thing; both names are in use.
+    # Once both must be in one piece, scattered walls and clutter are the same thing; both names
+    # are in use.
     "clutter": random_walls,
     "pillars": pillars,
     "mixed": mixed,
@@ -143,7 +148,8 @@ TERRAINS: dict[str, Callable[..., Grid]] = {
 
 
 def make_walls(terrain: str, spec: TerrainSpec, num_agents: int, *, key: PRNGKeyArray) -> Grid:
-    """Walls of the named terrain. A draw with fewer free cells than agents is replaced by open ground."""
+    """Walls of the named terrain. A draw with fewer free cells than agents is replaced by open
+    ground."""
     wall = TERRAINS[terrain](spec, key=key)
     return wall & (jnp.sum(~wall) >= num_agents)
 
@@ -151,7 +157,8 @@ def make_walls(terrain: str, spec: TerrainSpec, num_agents: int, *, key: PRNGKey
 def cluster_spawn(
     wall: Grid, num_agents: int, radius: int, *, key: PRNGKeyArray
 ) -> Int[Array, "agent 2"]:
-    """N distinct free cells within `radius` of a random anchor; the overflow goes to other free cells.
+    """N distinct free cells within `radius` of a random anchor; the overflow goes to other free
+    cells.
 
     The anchor is a free cell at least `radius` from the border where there is one.
     """

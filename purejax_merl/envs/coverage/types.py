@@ -32,18 +32,21 @@ class CompactView(eqx.Module):
     """What one agent knows, free of grid size, team size and absolute position."""
 
     crop: PackedBits
-    """Window around the agent: one word per row of the unknown cells, the in-bounds cells and, on
-    terrains that have any, the known walls."""
+    """Window around the agent, one word per row: first the unknown cells, then the passable ones
+    (in
+    bounds and not a known wall). Two planes on every terrain, so that weights carry over."""
     sectors: Float[Array, "*agent 16"]
     """Unknown cells in 8 compass octants × {near, far} beyond the window, squashed to [0, 1)."""
     teammates: Float[Array, "*agent slots"]
-    """(Δrow/comm_r, Δcol/comm_r, present) of the nearest in-range teammates, nearest first, then zeros."""
+    """(Δrow/comm_r, Δcol/comm_r, present) of the nearest in-range teammates, nearest first, then
+    zeros."""
     time: Float[Array, "*agent 1"]
     """Share of the episode that is left."""
 
 
 class CoverageTeamView(eqx.Module):
-    """What the central critic may know on top: the true map around each agent and the whole team."""
+    """What the central critic may know on top: the true map around each agent and the whole
+    team."""
 
     sectors: Float[Array, "agent 24"]
     """Cells nobody has covered yet, in 8 octants × {window, near, far}."""

@@ -1,6 +1,7 @@
 """What an agent of the coverage world sees.
 
-In: a state's positions and cell sets. Out: the compact view, the critic's view, and the grid-shaped planes.
+In: a state's positions and cell sets. Out: the compact view, the critic's view, and the
+grid-shaped planes.
 Axis: none (agents are rows). An own view reads belief and in-range teammates, nothing else.
 May import: the world's own files.
 """
@@ -31,14 +32,18 @@ def sector_counts(
     inner = jnp.floor(away * 0.41421356).astype(jnp.int32)
     outer = jnp.floor(away * 2.41421356).astype(jnp.int32)
     col = position[:, 1:]
-    edges = [bits.below(c, words) for c in (col - outer, col - inner, col + inner + 1, col + outer + 1)]
+    edges = [
+        bits.below(c, words) for c in (col - outer, col - inner, col + inner + 1, col + outer + 1)
+    ]
     west, east = edges[0], ~edges[3]
     north_west, north, north_east = (b & ~a for a, b in itertools.pairwise(edges))
 
     def per_row(mask: UInt32[Array, "agent row word"]) -> Int[Array, "agent row"]:
         return jnp.sum(lax.population_count(cells & mask), axis=-1).astype(jnp.int32)
 
-    def rows(counts: Int[Array, "agent row"], keep: Bool[Array, "agent row"]) -> Float[Array, "agent"]:
+    def rows(
+        counts: Int[Array, "agent row"], keep: Bool[Array, "agent row"]
+    ) -> Float[Array, "agent"]:
         return jnp.sum(jnp.where(keep, counts, 0), axis=-1).astype(jnp.float32)
 
     up, down, everywhere = above > 0, above < 0, above == above
@@ -60,7 +65,8 @@ def sector_counts(
 
 
 def squash(counts: Float[Array, "*any"], scale: float) -> Float[Array, "*any"]:
-    """Counts in [0, ∞) → [0, 1), half at `scale`: large grids do not drive a network out of range."""
+    """Counts in [0, ∞) → [0, 1), half at `scale`: large grids do not drive a network out of
+    range."""
     return counts / (counts + scale)
 
 
@@ -73,7 +79,9 @@ def rings(
     """Squashed octant masses of `cells` between successive `radii`, then beyond the last one."""
     discs = [bits.window(position, radius, cells.shape[-2], width) for radius in radii]
     between = [outer & ~inner for inner, outer in itertools.pairwise(discs)]
-    masses = [squash(sector_counts(cells & ring, position), 20.0) for ring in [*between, ~discs[-1]]]
+    masses = [
+        squash(sector_counts(cells & ring, position), 20.0) for ring in [*between, ~discs[-1]]
+    ]
     return jnp.concatenate(masses, axis=-1)
 
 
@@ -125,7 +133,9 @@ def planes(
     if sense_free:
         # Off the grid is not unknown, hence padding with True.
         known = jnp.pad(unpacked[0], ((0, 0), (1, 1), (1, 1)), constant_values=True)
-        enclosed = known[:, :-2, 1:-1] & known[:, 2:, 1:-1] & known[:, 1:-1, :-2] & known[:, 1:-1, 2:]
+        enclosed = (
+            known[:, :-2, 1:-1] & known[:, 2:, 1:-1] & known[:, 1:-1, :-2] & known[:, 1:-1, 2:]
+        )
         unpacked.append(bits.unpack(free_known, width) & ~enclosed)
     if boundary:
         inside = jnp.pad(jnp.ones((height - 2, width - 2), bool), 1)
@@ -145,7 +155,8 @@ def central_planes(
 
 
 def visit_counts(positions: np.ndarray, grid: int) -> np.ndarray:
-    """Visits of every cell up to each time: `(T+1, N, 2)` positions → `(T+1, H, W)` counts (host side)."""
+    """Visits of every cell up to each time: `(T+1, N, 2)` positions → `(T+1, H, W)` counts (host
+    side)."""
     visits = np.zeros((len(positions), grid, grid), np.int32)
     times = np.arange(len(positions))[:, None]
     np.add.at(visits, (times, positions[..., 0], positions[..., 1]), 1)

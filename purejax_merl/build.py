@@ -1,0 +1,221 @@
+"""Names become objects: a `RunConfig` turns into the parts of a run. The only registry.
+
+In: a config, and whatever parts the caller brings. Out: a `Run`.
+Axis: none.
+May import: rounds and below, config.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from purejax_merl import rollout
+from purejax_merl.agents.base import AbstractActor, AbstractCritic
+from purejax_merl.agents.compact import CompactActor, CompactCritic
+from purejax_merl.config import ConfigError, RunConfig
+from purejax_merl.envs.base import AbstractTeamEnv
+from purejax_merl.envs.coverage import CoverageEnv
+from purejax_merl.evolve.base import AbstractStrategy
+from purejax_merl.evolve.cem import CEM
+from purejax_merl.evolve.evosax import make_evosax
+from purejax_merl.evolve.nes import NES
+from purejax_merl.learn.dual import Dual
+from purejax_merl.learn.ppo import PPO
+from purejax_merl.rounds import Evolution, Hybrid, RoundState
+from purejax_merl.types import features
+
+TRAINING, DEVELOPMENT, TEST = range(3)
+"""Disjoint random streams: worlds of one are never met in another."""
+
+
+def stream(seed: int, which: int) -> PRNGKeyArray:
+    """The root key of one of the streams above."""
+    return jax.random.fold_in(jax.random.key(seed), which)
+
+
+class Run(eqx.Module):
+    """Parts and state, ready to train."""
+
+    hybrid: Hybrid
+    state: RoundState
+
+
+def build_run(
+    config: RunConfig,
+    *,
+    env: AbstractTeamEnv | None = None,
+    actor: AbstractActor | None = None,
+    critic: AbstractCritic | None = None,
+    strategy: AbstractStrategy | None = None,
+    key: PRNGKeyArray | None = None,
+) -> Run:
+    """The parts of a run; whatever is passed in replaces what the config describes.
+
+    **Arguments:** `key`: initial weights; by default they follow `config.seed`.
+
+    **Errors:** `ConfigError` names the field that does not fit and the cure.
+    """
+    env = make_env(config) if env is None else env
+    if env.num_agents < 2:
+        raise ConfigError(f"`env.num_agents={env.num_agents}` must be at least 2: a team.")
+    actor_key, critic_key = jax.random.split(stream(config.seed, TRAINING) if key is None else key)
+    actor = make_actor(config, env, key=actor_key) if actor is None else actor
+    critic = make_critic(config, env, key=critic_key) if critic is None else critic
+    if config.es.arm != "gradient" and len(actor.skill_names) < 2:
+        raise ConfigError(
+            "`actor.skill_names` must name at least 2 skills, or use `--arm gradient`."
+        )
+    hybrid = Hybrid(
+        env=env,
+        learner=make_learner(config),
+        strategy=make_strategy(config) if strategy is None else strategy,
+        evolution=Evolution(
+            arm=config.es.arm,
+            fitness=config.es.fitness,
+            worlds=config.es.eval_worlds,
+            accept=config.es.accept == "on",
+            member_chunk=config.es.member_chunk or None,
+        ),
+        sampler=make_sampler(config),
+        grad_steps=config.grad_steps,
+        worlds=config.ppo.rollouts,
+    )
+    return Run(hybrid=hybrid, state=hybrid.init(actor, critic))
+
+
+def make_env(config: RunConfig) -> CoverageEnv:
+    """The coverage world of `config.env`."""
+    env = config.env
+    return CoverageEnv(
+        num_agents=env.n_agents,
+        horizon=env.horizon,
+        grid=env.grid,
+        comm_r=env.comm_r,
+        sense_r=env.sense_r,
+        cover_r=env.cover_r,
+        sense_walls=env.sense_walls,
+        sense_free=env.sense_free,
+        terrain=env.terrain,
+        n_obstacles=env.obstacles,
+        rooms=env.rooms,
+        pillar_spacing=env.pillar_spacing,
+        pillar_size=env.pillar_size,
+        spawn=env.spawn,
+        spawn_radius=env.spawn_radius,
+        collision=env.collision,
+        credit=env.credit,
+        w_coverage=env.w_coverage,
+        w_connectivity=env.w_connectivity,
+        w_collision=env.w_collision,
+        w_overlap=env.w_overlap,
+        cost=env.cost,
+        cost_threshold=env.cost_threshold,
+    )
+
+
+def make_sampler(config: RunConfig) -> rollout.Sampler:
+    """How rollouts of this run act and what they charge."""
+    congestion = config.ppo.congestion_weight if config.ppo.congestion == "on" else 0.0
+    return rollout.Sampler(congestion_weight=congestion)
+
+
+def make_actor(config: RunConfig, env: AbstractTeamEnv, *, key: PRNGKeyArray) -> CompactActor:
+    """The actor for any world: its scripted skills beside learned ones."""
+    own, _ = num_features(env)
+    return CompactActor(
+        own,
+        env.num_moves,
+        skill_library(config, env),
+        width=config.agent.width,
+        depth=config.agent.depth,
+        first_bias=config.agent.first_bias,
+        key=key,
+    )
+
+
+def skill_library(config: RunConfig, env: AbstractTeamEnv) -> dict[str, Any]:
+    """Name → the world's scripted skill, or None where a head is to be learned.
+
+    A world with skills of its own gets one learned skill, `disperse`, in front of them; a world
+    without gets `num_skills` learned ones.
+    """
+    scripted = env.skills()
+    if config.agent.selector == "off":
+        return {"disperse" if scripted else "skill_0": None}
+    if not scripted:
+        return {f"skill_{k}": None for k in range(config.agent.num_skills)}
+    if config.agent.flock == "learned" and "flock" in scripted:
+        scripted = scripted | {"flock": None}
+    return {"disperse": None} | scripted
+
+
+def make_critic(config: RunConfig, env: AbstractTeamEnv, *, key: PRNGKeyArray) -> CompactCritic:
+    """The central critic for any world."""
+    width, depth = config.agent.width, config.agent.depth
+    return CompactCritic(sum(num_features(env)), width=width, depth=depth, key=key)
+
+
+def num_features(env: AbstractTeamEnv) -> tuple[int, int]:
+    """Features of one agent's own view and of the team view."""
+
+    def look() -> tuple[Array, Array]:
+        state = env.reset(key=jax.random.key(0))
+        return features(env.view(state)), features(env.team_view(state))
+
+    own, team = jax.eval_shape(look)
+    return own.shape[-1], team.shape[-1]
+
+
+def make_learner(config: RunConfig) -> PPO:
+    """PPO with the config's numbers."""
+    ppo = config.ppo
+    return PPO(
+        lr=_rate(ppo.lr),
+        clip=_rate(ppo.clip),
+        discount=_rate(ppo.gamma),
+        trace_decay=_rate(ppo.gae_lambda),
+        skill_entropy=_rate(ppo.skill_entropy),
+        move_entropy=_rate(ppo.move_entropy),
+        max_grad_norm=_rate(ppo.max_grad_norm),
+        dual=Dual(
+            mechanism=ppo.mechanism,
+            initial_price=_rate(ppo.price),
+            limit=_rate(ppo.cost_limit),
+            lr=_rate(ppo.price_lr),
+        ),
+        epochs=ppo.ppo_epochs,
+        minibatches=ppo.minibatches,
+        train_selector=ppo.disjoint == "off",
+    )
+
+
+def make_strategy(config: RunConfig) -> AbstractStrategy:
+    """The strategy by name: ours (nes, cem) or one of evosax's."""
+    es = config.es
+    if es.es_kind == "nes":
+        return NES(
+            population_size=es.pop,
+            sigma=es.sigma,
+            lr=es.es_lr,
+            weight_decay=es.weight_decay,
+            optimizer=es.es_optimizer,
+        )
+    if es.es_kind == "cem":
+        return CEM(
+            population_size=es.pop,
+            elite_frac=es.elite_frac,
+            sigma=es.sigma,
+            sigma_floor=es.sigma_floor,
+        )
+    try:
+        return make_evosax(es.es_kind, population_size=es.pop, sigma=es.sigma, lr=es.es_lr)
+    except ValueError as error:
+        raise ConfigError(f"`--es-kind {es.es_kind}`: {error}") from None
+
+
+def _rate(value: float) -> Float[Array, ""]:
+    """A rate as an array: a Python float would be part of the program and recompile it."""
+    return jnp.asarray(value, jnp.float32)

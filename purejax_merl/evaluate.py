@@ -1,0 +1,96 @@
+"""`python -m purejax_merl.evaluate MODEL`: how good a saved policy is on fresh worlds.
+
+In: a model file, flags. Out: a table, or JSON.
+Axis: none.
+May import: everything.
+"""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from purejax_merl.config import ConfigError, Terrain
+from purejax_merl.flags import one_clear_error
+
+WORLD = ("grid", "n_agents", "comm_r", "horizon", "terrain", "n_obstacles")
+WORLD += ("rooms", "pillar_spacing", "pillar_size")
+"""What of the world the flags may change; the weights fit any of it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateArgs:
+    """Evaluate a saved model on fresh test worlds; sampled is the headline, greedy beside it."""
+
+    model: tyro.conf.Positional[Path]
+    """A model.eqx, or the run directory that holds one."""
+    episodes: int = 512
+    """Fresh worlds."""
+    seed: int = 0
+    """Root of the test worlds, a stream of its own that no training meets."""
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print JSON instead of a table."""
+    grid: int | None = None
+    """Another grid than the one trained on."""
+    n_agents: int | None = None
+    """Another team size."""
+    comm_r: int | None = None
+    """Another communication range."""
+    horizon: int | None = None
+    """Another episode length."""
+    terrain: Terrain | None = None
+    """Another terrain."""
+    n_obstacles: int | None = None
+    """Another number of obstacles."""
+    rooms: int | None = None
+    """Another number of rooms."""
+    pillar_spacing: int | None = None
+    """Another period of the pillars."""
+    pillar_size: int | None = None
+    """Another side of the pillars."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Prints the report. Bad input exits with code 2."""
+    with one_clear_error():
+        args = tyro.cli(EvaluateArgs, prog="python -m purejax_merl.evaluate", args=argv)
+        table = evaluate(args)
+    if args.json:
+        print(json.dumps(table, indent=2))
+        return
+    from purejax_merl import evaluation
+
+    print(f"{args.model}: {table['episodes']} fresh worlds, seed {args.seed}")
+    print("\n".join(evaluation.lines(table)))
+
+
+def evaluate(args: EvaluateArgs) -> dict:
+    """The report of one model, as JSON data."""
+    if args.episodes < 1:
+        raise ConfigError(f"`--episodes {args.episodes}` must be at least 1.")
+    from purejax_merl import build, evaluation, model
+    from purejax_merl.runtime import cache
+
+    cache.enable_compilation_cache()
+    path = args.model / "model.eqx" if args.model.is_dir() else args.model
+    trained = model.load(path)
+    world = {name: value for name in WORLD if (value := getattr(args, name)) is not None}
+    config = dataclasses.replace(
+        trained.config, env=dataclasses.replace(trained.config.env, **world)
+    )
+    env = build.make_env(config)
+    key = build.stream(args.seed, build.TEST)
+    return {
+        "model": str(path),
+        "seed": args.seed,
+        "env": dataclasses.asdict(config.env),
+        **evaluation.report(env, trained.actor, args.episodes, key=key),
+    }
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

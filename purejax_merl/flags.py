@@ -1,0 +1,52 @@
+"""Command lines from typed configs, and the one way a command fails on bad input.
+
+In: argv. Out: a `RunConfig`, or exit code 2 with one message.
+Axis: none.
+May import: config.
+"""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+
+import tyro
+
+from purejax_merl.config import PRESETS, ConfigError, RunConfig, preset
+
+
+def parse_run(argv: Sequence[str] | None, *, prog: str, description: str) -> RunConfig:
+    """A config from flags. Those left unset take the value of `--preset`.
+
+    An unknown flag or a value of the wrong type exits with code 2.
+    """
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--preset", default="compact")
+    known, _ = first.parse_known_args(argv)
+    return tyro.cli(
+        tyro.conf.configure(tyro.conf.OmitArgPrefixes, tyro.conf.FlagConversionOff)(RunConfig),
+        prog=prog,
+        description=f"{description} Presets: {', '.join(PRESETS)}.",
+        args=argv,
+        default=preset(known.preset),
+    )
+
+
+@contextlib.contextmanager
+def one_clear_error() -> Iterator[None]:
+    """Turns a refused value into one line on stderr and exit code 2, without a traceback."""
+    try:
+        yield
+    except ConfigError as error:
+        _fail(error)
+    except ValueError as error:
+        # Errors of the run directory and of model files; they live in runtime and say it all as
+        # well.
+        if type(error) is ValueError:
+            raise
+        _fail(error)
+
+
+def _fail(error: Exception) -> None:
+    print(f"error: {error}", file=sys.stderr)
+    raise SystemExit(2) from None

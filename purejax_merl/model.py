@@ -1,0 +1,84 @@
+"""Trained models as one file: save, load, and start the next run from them.
+
+In: a config and networks, or a path. Out: `model.eqx`, or the networks in it.
+Axis: none.
+May import: build and below, config, runtime.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+
+from purejax_merl import build
+from purejax_merl.agents.base import AbstractActor, AbstractCritic
+from purejax_merl.config import ConfigError, RunConfig
+from purejax_merl.envs.base import AbstractTeamEnv
+from purejax_merl.runtime import modelfile
+
+
+class Model(eqx.Module):
+    """A deployable policy with the world that it was trained in."""
+
+    actor: AbstractActor
+    critic: AbstractCritic
+    env: AbstractTeamEnv
+    config: RunConfig = eqx.field(static=True)
+
+
+def save(path: str | Path, config: RunConfig, actor: Any, critic: Any, **facts: Any) -> None:
+    """Writes actor and critic with the config that rebuilds them; never overwrites.
+
+    **Arguments:** `facts`: anything JSON that the header should carry as well.
+    """
+    header = {"config": config.to_dict(), "skills": list(actor.skill_names), **facts}
+    modelfile.save_model(path, {"actor": actor, "critic": critic}, header)
+
+
+def read_config(path: str | Path) -> RunConfig:
+    """The config of the run that made the model."""
+    header = modelfile.load_header(path)
+    try:
+        return RunConfig.from_dict(header.get("config"))  # type: ignore[arg-type]
+    except ConfigError as error:
+        raise modelfile.ModelFileError(f"`{path}` holds no usable config: {error}") from None
+
+
+def load(path: str | Path) -> Model:
+    """The model with the world it was trained in.
+
+    **Errors:** `ModelFileError` for a file that is truncated, foreign, damaged or of another shape.
+    """
+    config = read_config(path)
+    env = build.make_env(config)
+    actor, critic = networks_like(config, env)
+    loaded = modelfile.load_model(path, {"actor": actor, "critic": critic})
+    return Model(actor=loaded["actor"], critic=loaded["critic"], env=env, config=config)
+
+
+def networks_like(config: RunConfig, env: AbstractTeamEnv) -> tuple[Any, Any]:
+    """Actor and critic of the config, shapes only."""
+    key = jax.random.key(0)
+    actor = eqx.filter_eval_shape(lambda: build.make_actor(config, env, key=key))
+    critic = eqx.filter_eval_shape(lambda: build.make_critic(config, env, key=key))
+    return actor, critic
+
+
+def warm_start(path: str | Path, config: RunConfig, env: AbstractTeamEnv) -> tuple[Any, Any]:
+    """Actor and critic of a saved model for another run, on any grid and team size.
+
+    **Errors:** `ConfigError` names the first architecture field that differs, before any weight is
+    read.
+    """
+    saved = read_config(path)
+    for name in ("width", "depth", "flock", "selector"):
+        theirs, ours = getattr(saved.agent, name), getattr(config.agent, name)
+        if theirs != ours:
+            raise ConfigError(
+                f"`--init-from {path}` was trained with {name} {theirs}, this run has {ours}; "
+                f"pass `--{name} {theirs}`."
+            )
+    actor, critic = networks_like(config, env)
+    loaded = modelfile.load_model(path, {"actor": actor, "critic": critic})
+    return loaded["actor"], loaded["critic"]
