@@ -17,7 +17,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 
 from purejax_merl import build, loop, model
 from purejax_merl.agents.base import AbstractActor, AbstractCritic
-from purejax_merl.config import RunConfig
+from purejax_merl.config import ConfigError, RunConfig
 from purejax_merl.envs.base import AbstractTeamEnv
 from purejax_merl.evolve.seed import ESConfig
 from purejax_merl.learn.dual import DualState
@@ -82,6 +82,8 @@ def merl_train(
 
 def _configure(cfg: RunConfig, n_outer: int, grad_steps: int, es_cfg: ESConfig) -> RunConfig:
     """The config with the explicit arguments written into it, checked again."""
+    if cfg.agent.selector == "off":
+        raise ConfigError("`cfg.agent.selector` is off; `merl_train` evolves it: set it to 'on'.")
     es = dataclasses.replace(
         cfg.es,
         pop=es_cfg.pop_size,

@@ -29,14 +29,14 @@ def refuse(name: str, value: object, must: str) -> typing.NoReturn:
     raise ConfigError(f"`{flag(name)} {value}` must {must}")
 
 
-def _at_least(section: object, minimum: float, *names: str) -> None:
+def _at_least(section: object, minimum: int | float, *names: str) -> None:
     for name in names:
         value = getattr(section, name)
         if not (math.isfinite(value) and value >= minimum):
             refuse(name, value, f"be finite and at least {minimum:g}.")
 
 
-def _above(section: object, bound: float, *names: str) -> None:
+def _above(section: object, bound: int | float, *names: str) -> None:
     for name in names:
         value = getattr(section, name)
         if not (math.isfinite(value) and value > bound):

@@ -76,8 +76,7 @@ def evaluate(args: EvaluateArgs) -> dict:
     from purejax_merl.runtime import cache
 
     cache.enable_compilation_cache()
-    path = args.model / "model.eqx" if args.model.is_dir() else args.model
-    trained = model.load(path)
+    trained = model.load(args.model)
     world = {name: value for name in WORLD if (value := getattr(args, name)) is not None}
     config = dataclasses.replace(
         trained.config, env=dataclasses.replace(trained.config.env, **world)
@@ -85,7 +84,7 @@ def evaluate(args: EvaluateArgs) -> dict:
     env = build.make_env(config)
     key = build.stream(args.seed, build.TEST)
     return {
-        "model": str(path),
+        "model": str(args.model),
         "seed": args.seed,
         "env": dataclasses.asdict(config.env),
         **evaluation.report(env, trained.actor, args.episodes, key=key),

@@ -5,13 +5,12 @@ Axis: worlds, in batches that bound memory.
 May import: rollout and below, runtime.
 """
 
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Key, PRNGKeyArray
 
 from purejax_merl import rollout
 from purejax_merl.agents.base import AbstractActor
@@ -23,9 +22,9 @@ BATCH = 256
 """Worlds rolled out at once."""
 
 
-@functools.partial(jax.jit, static_argnames="sampler")
+@jax.jit
 def _batch(
-    env: AbstractTeamEnv, actor: AbstractActor, sampler: rollout.Sampler, keys: PRNGKeyArray
+    env: AbstractTeamEnv, actor: AbstractActor, sampler: rollout.Sampler, keys: Key[Array, "world"]
 ) -> AbstractScore:
     return rollout.outcomes(env, actor, sampler, keys=keys).score
 
@@ -44,7 +43,7 @@ def episode_scores(
 
     **Returns:** metric name → `(episodes,)`.
     """
-    sampler = rollout.Sampler(greedy=greedy)
+    sampler = rollout.Sampler(greedy=jnp.asarray(greedy))
     size = min(BATCH, episodes)
     # The last batch is filled up with further worlds, so that one program serves all batches.
     keys = rollout.world_keys(key, -(-episodes // size) * size)

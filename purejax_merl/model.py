@@ -36,6 +36,12 @@ def save(path: str | Path, config: RunConfig, actor: Any, critic: Any, **facts: 
     modelfile.save_model(path, {"actor": actor, "critic": critic}, header)
 
 
+def find(path: str | Path) -> Path:
+    """The model file: `path` itself, or the `model.eqx` in a run directory."""
+    path = Path(path)
+    return path / "model.eqx" if path.is_dir() else path
+
+
 def read_config(path: str | Path) -> RunConfig:
     """The config of the run that made the model."""
     header = modelfile.load_header(path)
@@ -50,6 +56,7 @@ def load(path: str | Path) -> Model:
 
     **Errors:** `ModelFileError` for a file that is truncated, foreign, damaged or of another shape.
     """
+    path = find(path)
     config = read_config(path)
     env = build.make_env(config)
     actor, critic = networks_like(config, env)
@@ -71,6 +78,7 @@ def warm_start(path: str | Path, config: RunConfig, env: AbstractTeamEnv) -> tup
     **Errors:** `ConfigError` names the first architecture field that differs, before any weight is
     read.
     """
+    path = find(path)
     saved = read_config(path)
     for name in ("width", "depth", "flock", "selector"):
         theirs, ours = getattr(saved.agent, name), getattr(config.agent, name)

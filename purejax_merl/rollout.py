@@ -5,6 +5,7 @@ Axes: time T (one scan) and worlds B (one vmap). Members are mapped by `rounds`.
 May import: types, envs, agents.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -28,9 +29,11 @@ class _Carry(eqx.Module):
 
 
 class Sampler(eqx.Module):
-    """How a rollout acts and what it charges for crowding. All static."""
+    """How a rollout acts and what it charges for crowding."""
 
-    greedy: bool = eqx.field(static=True, default=False)
+    greedy: Bool[Array, ""] | None = None
+    """None: sample. A traced flag decides between sampled and likeliest, so that one program
+    evaluates both."""
     congestion_weight: float = eqx.field(static=True, default=0.0)
 
 
@@ -92,10 +95,10 @@ def _episode(
     def body(carry: _Carry, time: Int[Array, ""]) -> tuple[_Carry, tuple[Kept, _Trace]]:
         view, graph, legal = env.view(carry.state), env.graph(carry.state), env.legal(carry.state)
         policy = actor(view, graph, legal)
-        if sampler.greedy:
-            action = policies.greedy(policy)
-        else:
-            action = policies.sample(policy, _draws(draw_key, time, env.num_agents))
+        action = policies.sample(policy, _draws(draw_key, time, env.num_agents))
+        if sampler.greedy is not None:
+            pick = functools.partial(jnp.where, sampler.greedy)
+            action = jax.tree.map(pick, policies.greedy(policy), action)
         moved, paid = env.step(carry.state, action.move, key=jax.random.fold_in(step_key, time))
         reward = paid.reward - _crowding(env, moved, action, sampler.congestion_weight)
         step = Step(

@@ -18,6 +18,7 @@ from purejax_merl.agents.base import AbstractActor, AbstractCritic
 from purejax_merl.envs.base import AbstractTeamEnv
 from purejax_merl.evolve.base import AbstractStrategy
 from purejax_merl.evolve.genome import module_theta, set_module_theta
+from purejax_merl.evolve.ranking import failures_last
 from purejax_merl.learn.ppo import PPO, LearnerState, PPOLog
 from purejax_merl.types import AbstractScore, Outcome
 
@@ -190,7 +191,8 @@ class Hybrid(eqx.Module):
         pair = jnp.stack([before, self.strategy.mean(strategy)])
         judged = self.play(learner.actor, pair, key=judge_key)
         verdict = self.fitness(judged, learner)
-        keep = (verdict[1] >= verdict[0]) | (not self.evolution.accept)
+        ranked = failures_last(verdict)
+        keep = (ranked[1] >= ranked[0]) | (not self.evolution.accept)
         kept = jnp.where(keep, pair[1], pair[0])
         log = EvolutionLog(
             best=jnp.max(jnp.where(jnp.isfinite(fitness), fitness, -jnp.inf)),

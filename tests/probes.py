@@ -36,14 +36,20 @@ def no_goal(state: ProbeState, moves: Int[Array, "agent"]) -> Float[Array, ""]:
     return jnp.zeros(())
 
 
+def no_charge(state: ProbeState, moves: Int[Array, "agent"]) -> Float[Array, "agent"]:
+    del state
+    return jnp.zeros(moves.shape)
+
+
 class Probe(AbstractTeamEnv):
-    """Contexts are drawn afresh every step, whatever the agents do; only `pay` and `goal` differ."""
+    """Contexts are drawn afresh every step, whatever the agents do; probes differ in `pay`, `goal` and `charge`."""
 
     num_agents: int = eqx.field(static=True, default=2)
     num_moves: int = eqx.field(static=True, default=2)
     horizon: int = eqx.field(static=True, default=1)
     pay: Pay = eqx.field(static=True, kw_only=True)
     goal: Goal = eqx.field(static=True, default=no_goal)
+    charge: Pay = eqx.field(static=True, default=no_charge)
     terminates_after: int | None = eqx.field(static=True, default=None)
     """The task itself ends with this step."""
     truncates_after: int | None = eqx.field(static=True, default=None)
@@ -59,7 +65,7 @@ class Probe(AbstractTeamEnv):
         never = self.horizon + 1
         paid = Transition(
             reward=self.pay(state, moves),
-            cost=jnp.zeros(self.num_agents),
+            cost=self.charge(state, moves),
             terms=self.goal(state, moves),
             terminated=time == (self.terminates_after or never),
             truncated=time == (self.truncates_after or self.horizon),
@@ -126,7 +132,12 @@ def _not_the_last_move(state: ProbeState, moves: Int[Array, "agent"]) -> Float[A
     return (moves != 2).astype(jnp.float32)
 
 
-def _all_as_wanted(state: ProbeState, moves: Int[Array, "agent"]) -> Float[Array, ""]:
+def _first_move(state: ProbeState, moves: Int[Array, "agent"]) -> Float[Array, "agent"]:
+    del state
+    return (moves == 0).astype(jnp.float32)
+
+
+def _share_as_wanted(state: ProbeState, moves: Int[Array, "agent"]) -> Float[Array, ""]:
     return jnp.mean((moves == _wanted(state)).astype(jnp.float32))
 
 
@@ -162,4 +173,9 @@ def agreement() -> Probe:
 
 def hidden_goal() -> Probe:
     """The dense reward says what not to do; what the team wants shows in its score alone."""
-    return Probe(pay=_not_the_last_move, goal=_all_as_wanted, num_moves=3, horizon=4)
+    return Probe(pay=_not_the_last_move, goal=_share_as_wanted, num_moves=3, horizon=4)
+
+
+def everything() -> Probe:
+    """A reward, a cost and a team goal at once, none of them easy to guess."""
+    return Probe(pay=_choice, goal=_share_as_wanted, charge=_first_move, num_moves=3, horizon=4)

@@ -50,12 +50,14 @@ def make_networks(env, *, skills=None, width=16, seed=0, first_bias=0.0):
     return actor, CompactCritic(own + team, width=width, depth=1, key=critic_key)
 
 
-def make_hybrid(env, *, ppo=None, strategy=None, grad_steps=1, worlds=4, **evolution) -> Hybrid:
+def make_hybrid(
+    env, *, ppo=None, strategy=None, grad_steps=1, worlds=4, eval_worlds=4, **evolution
+) -> Hybrid:
     return Hybrid(
         env=env,
         learner=make_ppo() if ppo is None else ppo,
         strategy=NES(population_size=4, sigma=0.1, lr=0.1) if strategy is None else strategy,
-        evolution=Evolution(**({"worlds": 4} | evolution)),
+        evolution=Evolution(worlds=eval_worlds, **evolution),
         sampler=rollout.Sampler(),
         grad_steps=grad_steps,
         worlds=worlds,

@@ -3,6 +3,8 @@
 Every array of a file is compared, is an input, or is listed as left out with the reason.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ import optax
 import pytest
 
 from purejax_merl.agents.reference.actor import ReferenceActor
+from purejax_merl.agents.reference.backbone import Aggregator
 from purejax_merl.agents.reference.critic import ReferenceCritic
 from purejax_merl.envs.coverage import bits, comms, controller, goal_views, movement
 from purejax_merl.envs.coverage.env import CoverageEnv
@@ -35,10 +38,10 @@ CONTROLLER_LEFT_OUT = {
 }
 FEATURES_LEFT_OUT = {
     "compass": "off on the default path, not built",
-    "index_signal": "input of the goal residual, which is not built",
-    "msg": "message extras are off on the default path, not built",
-    "tv": "a diversity metric that nothing reads",
-    "group": "forked groups are not built",
+    "index_signal_": "input of the goal residual, which is not built",
+    "msg_": "message extras are off on the default path, not built",
+    "tv_": "a diversity metric that nothing reads",
+    "group_": "forked groups are not built",
 }
 MODULES_LEFT_OUT = ("role_head", "compass", "goal_residual", "gru", "value_head")
 LOSS_LEFT_OUT = {
@@ -240,11 +243,13 @@ def batch_of(data):
         alive=jnp.ones(rows, bool),
         target=taken["true_l2"],
     )
-    per_agent = [jnp.repeat(jnp.asarray(data[n])[:, None], agents, 1) for n in ("batch_adv", "batch_ret")]
+    per_agent = [
+        jnp.repeat(jnp.asarray(data[n])[:, None], agents, 1) for n in ("batch_adv", "batch_ret")
+    ]
     return ppo_module._Batch(step, *per_agent)
 
 
-def make_actor(data, aggregator="max", *, learned_flock=False):
+def make_actor(data, aggregator: Aggregator = "max", *, learned_flock=False):
     env = GoalCoverageEnv(CoverageEnv(num_agents=data["batch_skill"].shape[1], grid=8, comm_r=3))
     scripted = env.skills()
     flock = None if learned_flock else scripted["flock"]
@@ -362,7 +367,7 @@ def loss_arrays(file):
 def gradient_arrays(file):
     nets = ppo_module._split(file.actor, file.critic)
     grads = jax.grad(lambda n: make_ppo()._loss(n, file.batch)[0])(nets)
-    actor = ppo_module._join(grads)
+    actor: Any = ppo_module._join(grads)
     norm = optax.tree.norm
     return {
         "grad_selector_weight": actor.selector.weight,
@@ -385,12 +390,13 @@ def gradient_arrays(file):
 def step_arrays(file):
     learner = make_ppo()
     state, _ = learner._minibatch(learner.init(file.actor, file.critic), file.batch)
-    actor = state.actor
+    actor: Any = state.actor
+    critic: Any = state.critic
     return {
         "step1_selector_weight": actor.selector.weight,
         "step1_selector_bias": actor.selector.bias,
         "step1_goal_head_weight": actor.disperse.goal.weight,
-        "step1_critic_value_weight": state.critic.head.weight,
+        "step1_critic_value_weight": critic.head.weight,
         "step1_conv0_weight": actor.backbone.convolutions.layers[0].kernel.transpose(3, 2, 0, 1),
         "step1_log_alpha": actor.disperse.frontier.log_alpha,
     }

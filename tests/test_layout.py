@@ -24,11 +24,15 @@ MAY_IMPORT = {
     "rollout": _WORLD,
     "rounds": _BELOW_ROUNDS,
     "coexist": {"types", "evolve"},
-    "build": _BELOW_ROUNDS | {"rounds", "config", "coexist"},
+    "build": _BELOW_ROUNDS | {"rounds", "config"},
+    "loop": _BELOW_ROUNDS | {"rounds", "config", "build"},
+    "evaluation": _WORLD | {"rollout", "runtime"},
+    "model": _BELOW_ROUNDS | {"rounds", "config", "build", "runtime"},
+    "flags": {"config"},
     "runtime": {"types", "config"},
 }
 # The doors of the package may use every room, by the package's own names too.
-FREE = {"__init__", "train", "evaluate", "render"}
+FREE = {"__init__", "api", "train", "evaluate", "render"}
 
 OPTIONAL = ("matplotlib", "imageio", "tensorboardX", "wandb", "evosax", "orbax", "flax")
 

@@ -6,7 +6,7 @@ Axes: agent and batch axes pass through.
 May import: types and the other agent files.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import equinox as eqx
 import jax
@@ -21,7 +21,7 @@ from purejax_merl.types import Policy, View
 
 ILLEGAL = -1e9
 
-Skills = dict[str, Callable[[View], Array] | None]
+Skills = Mapping[str, Callable[[View], Array] | None]
 
 
 class ReferenceActor(AbstractActor):
@@ -55,6 +55,7 @@ class ReferenceActor(AbstractActor):
         rounds: int = 2,
         aggregator: Aggregator = "max",
         heads: int = 4,
+        chunk: int | None = 64,
         key: PRNGKeyArray,
     ):
         """**Arguments:**
@@ -62,12 +63,13 @@ class ReferenceActor(AbstractActor):
         - `channels`: planes of one agent's view.
         - `skills`: name → scripted skill, or None for a learned one; the first, learned, disperses.
         - `depth`: convolutions; `rounds`: of messages; `heads`: of the `multihead` aggregator.
+        - `chunk`: images convolved at once; None: all, as an accelerator wants it.
         """
         names, scripted = tuple(skills), tuple(skills.values())
         if not names or scripted[0] is not None:
             raise ValueError(
-                f"`ReferenceActor(skills={names})` must begin with a learned skill (None): the first "
-                'one disperses, as in `{"disperse": None, "flock": flock, "hold": hold}`.'
+                f"`ReferenceActor(skills={names})` must begin with a learned skill (None): the "
+                'first one disperses, as in `{"disperse": None, "flock": flock, "hold": hold}`.'
             )
         backbone_key, disperse_key, head_key, estimate_key, selector_key = jax.random.split(key, 5)
         self.backbone = Backbone(
@@ -77,6 +79,7 @@ class ReferenceActor(AbstractActor):
             rounds=rounds,
             aggregator=aggregator,
             heads=heads,
+            chunk=chunk,
             key=backbone_key,
         )
         self.disperse = Disperse(width, num_goals, key=disperse_key)

@@ -112,15 +112,17 @@ class Backbone(eqx.Module):
         rounds: int,
         aggregator: Aggregator,
         heads: int,
+        chunk: int | None,
         key: PRNGKeyArray,
     ):
-        """**Arguments:** `channels`: planes of a view; `heads` of `multihead` must divide `width`."""
+        """**Arguments:** `channels`: planes of a view; `heads` of `multihead` must divide
+        `width`."""
         if width % heads:
             raise ValueError(
                 f"`ReferenceActor(width={width})` must be divisible by `heads={heads}`."
             )
         conv_key, message_key = jax.random.split(key)
-        self.convolutions = ConvStack(channels, width, depth, key=conv_key)
+        self.convolutions = ConvStack(channels, width, depth, chunk=chunk, key=conv_key)
         self.rounds = tuple(
             MessagePassing(width, aggregator, heads, key=k)
             for k in jax.random.split(message_key, rounds)

@@ -24,10 +24,19 @@ class ReferenceCritic(AbstractCritic):
     norm: LayerNorm
     head: eqx.nn.Linear
 
-    def __init__(self, channels: int = 3, *, width: int = 64, depth: int = 2, key: PRNGKeyArray):
-        """**Arguments:** `channels`: central planes (covered, agents, walls)."""
+    def __init__(
+        self,
+        channels: int = 3,
+        *,
+        width: int = 64,
+        depth: int = 2,
+        chunk: int | None = 64,
+        key: PRNGKeyArray,
+    ):
+        """**Arguments:** `channels`: central planes (covered, agents, walls); `chunk`: as in the
+        actor."""
         conv_key, head_key = jax.random.split(key)
-        self.convolutions = ConvStack(channels, width, depth, key=conv_key)
+        self.convolutions = ConvStack(channels, width, depth, chunk=chunk, key=conv_key)
         self.norm = LayerNorm(width)
         self.head = eqx.nn.Linear(width, 1, key=head_key)
 

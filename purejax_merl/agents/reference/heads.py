@@ -32,7 +32,8 @@ class FrontierAttention(eqx.Module):
     def __call__(
         self, belief: Float[Array, "*batch width"], frontier: Float[Array, "*batch goal 2"]
     ) -> Float[Array, "*batch goal"]:
-        """**Arguments:** `frontier`: per goal, the unknown share of its direction and of the grid."""
+        """**Arguments:** `frontier`: per goal, the unknown share of its direction, and of the
+        grid."""
         query, key = networks.apply(self.query, belief), networks.apply(self.key, frontier)
         scores = jnp.einsum("...d,...kd->...k", query, key) / ATTENTION_WIDTH**0.5
         attention = jax.nn.softmax(scores, axis=-1) * frontier.shape[-2]

@@ -34,7 +34,7 @@ def unit_directions(num_goals: int) -> np.ndarray:
 
 
 def stencil(num_goals: int, stride: int) -> np.ndarray:
-    """`(K, 2)` int32: offsets of the goal cells from the own cell. Diagonals are `stride` along both."""
+    """`(K, 2)` int32: offsets of the goal cells; a diagonal one is `stride` along both axes."""
     return DIRECTIONS[:num_goals] * stride
 
 

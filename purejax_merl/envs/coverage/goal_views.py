@@ -41,14 +41,16 @@ class Bearings(eqx.Module):
 
 
 class GoalView(eqx.Module):
-    """What one agent sees, and what is derived from it once per step instead of in every gradient pass."""
+    """What one agent sees, and what is derived from it once per step, not in every gradient
+    pass."""
 
     planes: Planes
-    """known, own cell, known walls, teammates in range, local frontier [, occupancy frontier][, border]."""
+    """known, own cell, known walls, teammates in range, local frontier [, occupancy frontier]
+    [, border]."""
     frontier: Float[Array, "*agent goal 2"]
     """Unknown cells per goal direction: share of the direction's cells, and share of the grid."""
     bearings: Bearings
-    """For the scripted skills only; it reaches beyond the agent's range (see `goal_skills.Hold`)."""
+    """For the scripted skills only; reaches beyond the agent's range (see `goal_skills.Hold`)."""
 
 
 def bearings(position: Int[Array, "agent 2"], comm_r: int, sharpness: float) -> Bearings:
@@ -90,7 +92,6 @@ def sector_frontier(
     distance = jnp.sqrt(row**2 + col**2)
     length = jnp.maximum(distance, 1e-6)
     directions = controller.unit_directions(num_goals)[1:]
-    # A tuple of K planes, not one array: each stays contiguous over cells and fuses.
     scores = [jnp.exp(-distance), *((row * r + col * c) / length for r, c in directions)]
     powers = [jnp.exp(SECTOR_SHARPNESS * score) for score in scores]
     total = sum(powers[1:], powers[0])

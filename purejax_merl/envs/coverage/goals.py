@@ -1,4 +1,4 @@
-"""The coverage world as the reference system's agents live in it: K goal cells instead of five moves.
+"""The coverage world as the reference system's agents live in it: K goal cells, not five moves.
 
 In: a `CoverageEnv` and goal indices. Out: the same states and payments, grid-shaped views.
 Axis: none. One world, N agents as rows.
@@ -18,42 +18,48 @@ from purejax_merl.types import Transition
 
 
 class GoalCoverageEnv(AbstractTeamEnv):
-    """Wraps a `CoverageEnv`: a move is the index of a goal cell, and a fixed controller takes one step
-    toward it. States, payments and scores are those of the wrapped world."""
+    """Wraps a `CoverageEnv`: a move is the index of a goal cell, and a fixed controller takes one
+    step toward it. States, payments and scores are those of the wrapped world."""
 
     inner: CoverageEnv
-    num_goals: int = eqx.field(static=True, default=9)
-    """K ≤ 9: here, N, E, S, W, NE, SE, SW, NW."""
-    stride: int = eqx.field(static=True, default=3)
-    """Cells between the agent and a goal, along each axis."""
-    metric: controller.Metric = eqx.field(static=True, default="l1_tiebreak")
-    """`chebyshev` is the recorded behaviour, in which diagonal goals stand still."""
-    collision_mask: bool = eqx.field(static=True, default=True)
-    """The controller does not enter a cell that a teammate holds at the start of the step."""
-    boundary: bool = eqx.field(static=True, default=False)
-    """Adds the border plane."""
+    num_agents: int = eqx.field(static=True)
+    num_moves: int = eqx.field(static=True)
+    """K: here, N, E, S, W, NE, SE, SW, NW, as many as there are."""
+    horizon: int = eqx.field(static=True)
+    stride: int = eqx.field(static=True)
+    metric: controller.Metric = eqx.field(static=True)
+    collision_mask: bool = eqx.field(static=True)
+    boundary: bool = eqx.field(static=True)
 
-    def __check_init__(self) -> None:
-        if not 1 <= self.num_goals <= len(controller.DIRECTIONS):
+    def __init__(
+        self,
+        inner: CoverageEnv,
+        *,
+        num_goals: int = 9,
+        stride: int = 3,
+        metric: controller.Metric = "l1_tiebreak",
+        collision_mask: bool = True,
+        boundary: bool = False,
+    ):
+        """**Arguments:**
+
+        - `num_goals`: K in 1..9.
+        - `stride`: cells between the agent and a goal, along each axis.
+        - `metric`: `chebyshev` is the recorded behaviour, in which diagonal goals stand still.
+        - `collision_mask`: the controller does not enter a cell that a teammate holds at the start
+          of the step.
+        - `boundary`: adds the border plane to the view.
+        """
+        if not 1 <= num_goals <= len(controller.DIRECTIONS):
             raise ValueError(
-                f"`GoalCoverageEnv(num_goals={self.num_goals})` must be between 1 and "
+                f"`GoalCoverageEnv(num_goals={num_goals})` must be between 1 and "
                 f"{len(controller.DIRECTIONS)}."
             )
-
-    @property
-    def num_agents(self) -> int:
-        """N of the wrapped world."""
-        return self.inner.num_agents
-
-    @property
-    def num_moves(self) -> int:
-        """K."""
-        return self.num_goals
-
-    @property
-    def horizon(self) -> int:
-        """T of the wrapped world."""
-        return self.inner.horizon
+        self.inner = inner
+        self.num_agents, self.horizon = inner.num_agents, inner.horizon
+        self.num_moves, self.stride = num_goals, stride
+        self.metric, self.collision_mask = metric, collision_mask
+        self.boundary = boundary
 
     @property
     def num_channels(self) -> int:
@@ -73,7 +79,7 @@ class GoalCoverageEnv(AbstractTeamEnv):
     def control(self, state: CoverageState, goals: Int[Array, "agent"]) -> Int[Array, "agent"]:
         """Goal indices → moves of the wrapped world."""
         options = movement.options(state.position, state.wall, self.inner.grid)
-        offsets = controller.stencil(self.num_goals, self.stride)
+        offsets = controller.stencil(self.num_moves, self.stride)
         cells = controller.goal_cells(state.position, offsets, self.inner.grid)
         goal = jnp.take_along_axis(cells, goals[:, None, None], axis=1)[:, 0]
         avoid = controller.occupied(state.position, options.target) if self.collision_mask else None
@@ -94,12 +100,12 @@ class GoalCoverageEnv(AbstractTeamEnv):
         )
         return GoalView(
             planes=Planes(bits.pack(planes), inner.grid),
-            frontier=goal_views.sector_frontier(~planes[:, 0], state.position, self.num_goals),
+            frontier=goal_views.sector_frontier(~planes[:, 0], state.position, self.num_moves),
             bearings=goal_views.bearings(state.position, inner.comm_r, inner.lambda2_sharp),
         )
 
     def team_view(self, state: CoverageState) -> Planes:
-        """The central planes: covered, any agent here, wall. One image for the team, no agent axis."""
+        """The central planes: covered, any agent here, wall. One image per team, no agent axis."""
         covered = bits.union(state.seen)
         planes = view.central_planes(state.position, covered, state.wall, self.inner.grid)
         return Planes(bits.pack(planes), self.inner.grid)
@@ -107,7 +113,7 @@ class GoalCoverageEnv(AbstractTeamEnv):
     def legal(self, state: CoverageState) -> Bool[Array, "agent goal"]:
         """Every goal: one that cannot be approached means waiting."""
         del state
-        return jnp.ones((self.num_agents, self.num_goals), bool)
+        return jnp.ones((self.num_agents, self.num_moves), bool)
 
     def graph(self, state: CoverageState) -> Bool[Array, "agent agent"]:
         """Of the wrapped world."""
@@ -119,5 +125,5 @@ class GoalCoverageEnv(AbstractTeamEnv):
 
     def skills(self) -> dict[str, ScriptedSkill]:
         """`flock` and `hold` over goals, as the reference system scripts them."""
-        hold = goal_skills.Hold(num_goals=self.num_goals, alone=self.num_agents == 1)
-        return {"flock": goal_skills.Flock(num_goals=self.num_goals), "hold": hold}
+        hold = goal_skills.Hold(num_goals=self.num_moves, alone=self.num_agents == 1)
+        return {"flock": goal_skills.Flock(num_goals=self.num_moves), "hold": hold}

@@ -82,7 +82,8 @@ def rooms(spec: TerrainSpec, *, key: PRNGKeyArray, door: int = 1) -> Grid:
     """Full-height wall columns that cut the grid into `rooms`, each with one door of `door`
     cells."""
     wall, _ = _rooms_and_doors(spec, door, key=key)
-    return wall
+    # Doors of adjacent columns need not meet; with rooms of any width this changes nothing.
+    return largest_component(wall)
 
 
 def _rooms_and_doors(spec: TerrainSpec, door: int, *, key: PRNGKeyArray) -> tuple[Grid, Grid]:
