@@ -15,9 +15,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from purejax_merl import rollout
 from purejax_merl.agents.base import AbstractActor, AbstractCritic
 from purejax_merl.agents.compact import CompactActor, CompactCritic
-from purejax_merl.config import ConfigError, RunConfig
+from purejax_merl.agents.reference.actor import ReferenceActor
+from purejax_merl.agents.reference.critic import ReferenceCritic
+from purejax_merl.config import HEADS, ConfigError, RunConfig
 from purejax_merl.envs.base import AbstractTeamEnv
 from purejax_merl.envs.coverage import CoverageEnv
+from purejax_merl.envs.coverage.goals import GoalCoverageEnv
 from purejax_merl.evolve.base import AbstractStrategy
 from purejax_merl.evolve.cem import CEM
 from purejax_merl.evolve.evosax import make_evosax
@@ -72,22 +75,25 @@ def build_run(
         env=env,
         learner=make_learner(config),
         strategy=make_strategy(config) if strategy is None else strategy,
-        evolution=Evolution(
-            arm=config.es.arm,
-            fitness=config.es.fitness,
-            worlds=config.es.eval_worlds,
-            accept=config.es.accept == "on",
-            member_chunk=config.es.member_chunk or None,
-        ),
+        evolution=make_evolution(config),
         sampler=make_sampler(config),
         grad_steps=config.grad_steps,
         worlds=config.ppo.rollouts,
+        anneal_rounds=_rate(float(config.outer)) if config.ppo.anneal == "on" else None,
     )
     return Run(hybrid=hybrid, state=hybrid.init(actor, critic))
 
 
-def make_env(config: RunConfig) -> CoverageEnv:
-    """The coverage world of `config.env`."""
+def make_env(config: RunConfig) -> AbstractTeamEnv:
+    """The coverage world of `config.env`; for the reference network, with goals for moves."""
+    world = make_coverage(config)
+    if config.agent.network == "compact":
+        return world
+    return GoalCoverageEnv(world, metric="chebyshev" if _compat(config) else "l1_tiebreak")
+
+
+def make_coverage(config: RunConfig) -> CoverageEnv:
+    """The coverage world itself."""
     env = config.env
     return CoverageEnv(
         num_agents=env.n_agents,
@@ -122,8 +128,24 @@ def make_sampler(config: RunConfig) -> rollout.Sampler:
     return rollout.Sampler(congestion_weight=congestion)
 
 
-def make_actor(config: RunConfig, env: AbstractTeamEnv, *, key: PRNGKeyArray) -> CompactActor:
-    """The actor for any world: its scripted skills beside learned ones."""
+def make_actor(config: RunConfig, env: AbstractTeamEnv, *, key: PRNGKeyArray) -> AbstractActor:
+    """The actor: the world's scripted skills beside learned ones.
+
+    The compact one fits any world, the reference one only a world of grid planes and goals.
+    """
+    if config.agent.network == "reference":
+        return ReferenceActor(
+            _goal_world(env).num_channels,
+            env.num_moves,
+            skill_library(config, env),
+            width=config.agent.width,
+            depth=config.agent.depth,
+            rounds=config.agent.mp_rounds,
+            aggregator=config.agent.aggregator,
+            heads=HEADS,
+            chunk=_image_chunk(),
+            key=key,
+        )
     own, _ = num_features(env)
     return CompactActor(
         own,
@@ -152,9 +174,12 @@ def skill_library(config: RunConfig, env: AbstractTeamEnv) -> dict[str, Any]:
     return {"disperse": None} | scripted
 
 
-def make_critic(config: RunConfig, env: AbstractTeamEnv, *, key: PRNGKeyArray) -> CompactCritic:
-    """The central critic for any world."""
+def make_critic(config: RunConfig, env: AbstractTeamEnv, *, key: PRNGKeyArray) -> AbstractCritic:
+    """The central critic, for the worlds that the actor fits."""
     width, depth = config.agent.width, config.agent.depth
+    if config.agent.network == "reference":
+        _goal_world(env)
+        return ReferenceCritic(width=width, depth=depth, chunk=_image_chunk(), key=key)
     return CompactCritic(sum(num_features(env)), width=width, depth=depth, key=key)
 
 
@@ -189,6 +214,41 @@ def make_learner(config: RunConfig) -> PPO:
         epochs=ppo.ppo_epochs,
         minibatches=ppo.minibatches,
         train_selector=ppo.disjoint == "off",
+        **published_loss(config),
+    )
+
+
+def published_loss(config: RunConfig) -> dict[str, Any]:
+    """What the loss of the reference network does otherwise, beyond what a flag decides.
+
+    `--compat on` adds the parts of the published loss that are defects.
+    """
+    if config.agent.network == "compact":
+        return {}
+    compat = _compat(config)
+    return {
+        "value_weight": 0.5,
+        "auxiliary_weight": 0.1,
+        "weight_decay": 1e-4,
+        "adam_eps": 1e-8,
+        "team_reward": True,
+        "count_scripted": compat,
+        "normalise_minibatch": compat,
+        "normalise_value": not compat,
+        "joint_clip": compat,
+    }
+
+
+def make_evolution(config: RunConfig) -> Evolution:
+    """How a round evolves."""
+    es = config.es
+    return Evolution(
+        arm=es.arm,
+        fitness=es.fitness,
+        worlds=es.eval_worlds,
+        accept=es.accept == "on",
+        reset_moments=not _compat(config),
+        member_chunk=es.member_chunk or _member_chunk(config),
     )
 
 
@@ -202,6 +262,7 @@ def make_strategy(config: RunConfig) -> AbstractStrategy:
             lr=es.es_lr,
             weight_decay=es.weight_decay,
             optimizer=es.es_optimizer,
+            compat=_compat(config),
         )
     if es.es_kind == "cem":
         return CEM(
@@ -209,11 +270,36 @@ def make_strategy(config: RunConfig) -> AbstractStrategy:
             elite_frac=es.elite_frac,
             sigma=es.sigma,
             sigma_floor=es.sigma_floor,
+            compat=_compat(config),
         )
     try:
         return make_evosax(es.es_kind, population_size=es.pop, sigma=es.sigma, lr=es.es_lr)
     except ValueError as error:
         raise ConfigError(f"`--es-kind {es.es_kind}`: {error}") from None
+
+
+def _compat(config: RunConfig) -> bool:
+    return config.compat == "on"
+
+
+def _goal_world(env: AbstractTeamEnv) -> GoalCoverageEnv:
+    if isinstance(env, GoalCoverageEnv):
+        return env
+    raise ConfigError(
+        f"`--network reference` needs a `GoalCoverageEnv`, whose views are grid planes, not "
+        f"`{type(env).__name__}`; use `--network compact` or pass an actor and a critic."
+    )
+
+
+def _image_chunk() -> int | None:
+    """Images convolved at once: as many as a CPU's cache holds, all on an accelerator."""
+    return 64 if jax.default_backend() == "cpu" else None
+
+
+def _member_chunk(config: RunConfig) -> int | None:
+    """Members at once where no flag says it. A CPU gains nothing from stacking convolutions."""
+    convolves = config.agent.network == "reference"
+    return 1 if convolves and jax.default_backend() == "cpu" else None
 
 
 def _rate(value: float) -> Float[Array, ""]:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 Switch = Literal["off", "on"]
+HEADS = 4
+"""Attention heads of the reference network's `multihead` messages."""
 Terrain = Literal["open", "walls", "rooms", "clutter", "pillars", "mixed", "crowded_mix"]
 
 
@@ -148,6 +150,9 @@ class EnvConfig:
 class AgentConfig:
     """Actor and critic."""
 
+    network: Literal["compact", "reference"] = "compact"
+    """compact: an MLP over what an agent knows, choosing moves. reference: convolutions and
+    messages, choosing goal cells."""
     width: int = 96
     """Units per layer."""
     depth: int = 2
@@ -159,11 +164,29 @@ class AgentConfig:
     num_skills: int = 3
     """Learned skill heads on a world that brings no skills of its own."""
     first_bias: float = 3.0
-    """Logit by which the first skill leads at the start."""
+    """Logit by which the first skill leads at the start; the reference network has no such
+    lead."""
+    mp_rounds: int = 2
+    """Rounds of messages per step in the reference network."""
+    aggregator: Literal["max", "mean", "multihead"] = "max"
+    """How an agent of the reference network sums up what it hears."""
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "width", "depth", "num_skills")
+        _at_least(self, 1, "width", "depth", "num_skills", "mp_rounds")
         _at_least(self, -1e9, "first_bias")
+        if self.network == "reference":
+            self._check_reference()
+            return
+        for name, default in (("mp_rounds", 2), ("aggregator", "max")):
+            if getattr(self, name) != default:
+                refuse(name, getattr(self, name), "be left out: `--network compact` has none.")
+
+    def _check_reference(self) -> None:
+        if self.first_bias:
+            must = "be 0 with `--network reference`; take `--preset reference`."
+            refuse("first_bias", self.first_bias, must)
+        if self.width % HEADS:
+            refuse("width", self.width, f"be divisible by {HEADS} with `--network reference`.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,6 +197,8 @@ class PPOConfig:
     """Worlds per PPO step; an episode each."""
     lr: float = 1e-3
     """Adam's learning rate."""
+    anneal: Switch = "on"
+    """on: learning rate and entropy weights fall linearly to a tenth over the `--outer` rounds."""
     ppo_epochs: int = 4
     """Passes over a rollout."""
     minibatches: int = 8
@@ -195,7 +220,7 @@ class PPOConfig:
     weights."""
     mechanism: Literal["soft_lambda", "lagrangian", "pid_lagrangian"] = "soft_lambda"
     """Price of the constraint: fixed, or a multiplier that follows the signed violation."""
-    price: float = 2.0
+    price: float = 1.5
     """Reward taken per unit of cost and step; where a multiplier starts."""
     price_lr: float = 0.05
     """Step size of the Lagrangian."""
@@ -229,7 +254,7 @@ class ESSettings:
     """Members per generation, in mirrored pairs."""
     sigma: float = 0.05
     """Standard deviation of the search noise, in units of the weights."""
-    es_lr: float = 0.02
+    es_lr: float = 0.005
     """Step size of nes."""
     es_kind: str = "nes"
     """nes, cem, or the name of an evosax strategy such as SNES or CMA_ES."""
@@ -246,7 +271,8 @@ class ESSettings:
     accept: Switch = "off"
     """on: write the evolved genome back only if it is at least as fit as the one before."""
     member_chunk: int = 0
-    """Members rolled out at once, to bound memory; 0: all."""
+    """Members rolled out at once, to bound memory; 0: all (one, with the reference network on a
+    CPU: it is faster)."""
 
     def __post_init__(self) -> None:
         if self.pop < 2 or self.pop % 2:
@@ -264,8 +290,10 @@ class RunConfig:
     """A whole run. Build one with `preset(name)` and `dataclasses.replace`, or from the command
     line."""
 
-    preset: Literal["compact"] = "compact"
+    preset: Literal["compact", "reference"] = "compact"
     """Named set of defaults; every flag left unset takes its value."""
+    compat: Switch = "off"
+    """on: the reference network keeps the defects of the published system, for comparisons."""
     outer: int = 50
     """Outer rounds."""
     grad_steps: int = 5
@@ -274,6 +302,9 @@ class RunConfig:
     """Root of every random stream of the run."""
     chunk: int = 5
     """Rounds per compiled call: how often the history is written and the progress moves."""
+    checkpoint_every: int = 10
+    """Rounds between checkpoints, at the end of a chunk; `--resume RUN_DIR` goes on from the
+    newest."""
     run_dir: str | None = None
     """Where to write; must not exist. Left unset: a new folder under runs/."""
     init_from: str | None = None
@@ -286,7 +317,7 @@ class RunConfig:
     es: ESSettings = ESSettings()
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "outer", "chunk", "episodes")
+        _at_least(self, 1, "outer", "chunk", "episodes", "checkpoint_every")
         _at_least(self, 0, "grad_steps")
         if not 0 <= self.seed < 2**32:
             refuse("seed", self.seed, "lie in [0, 2^32).")
@@ -302,19 +333,77 @@ class RunConfig:
             refuse("selector", "off", "be on, or use `--arm gradient`: evolution needs a selector.")
         if self.grad_steps == 0 and self.es.arm == "gradient":
             refuse("grad_steps", 0, "be at least 1 with `--arm gradient`, or nothing is trained.")
+        if self.compat == "on":
+            self._check_compat()
+
+    def _check_compat(self) -> None:
+        """Compatibility fixes some choices: another one is refused, not overruled."""
+        if self.agent.network != "reference":
+            refuse("compat", "on", "go with `--preset reference`.")
+        if self.es.es_kind not in ("nes", "cem"):
+            refuse("es_kind", self.es.es_kind, "be nes or cem with `--compat on`.")
+        for name, value, kept in (
+            ("collision", self.env.collision, "share"),
+            ("anneal", self.ppo.anneal, "off"),
+            ("disjoint", self.ppo.disjoint, "off"),
+            ("fitness", self.es.fitness, "return"),
+            ("es_optimizer", self.es.es_optimizer, "sgd"),
+            ("accept", self.es.accept, "off"),
+        ):
+            if value != kept:
+                refuse(name, value, f"be {kept} with `--compat on`, as in the published system.")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data."""
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "RunConfig":
+    def from_dict(cls, data: Any) -> "RunConfig":
         """The inverse of `to_dict`; a field that is unknown, missing or of another type is
         named."""
         return _rebuild(cls, data, "config")
 
 
-PRESETS: dict[str, RunConfig] = {"compact": RunConfig()}
+PRESETS: dict[str, RunConfig] = {
+    "compact": RunConfig(),
+    "reference": RunConfig(
+        preset="reference",
+        env=EnvConfig(
+            collision="share",
+            credit="each",
+            w_connectivity=2.0,
+            w_collision=-4.0,
+            cost="hinge",
+            cost_threshold=1e-3,
+        ),
+        agent=AgentConfig(network="reference", width=64, depth=2, first_bias=0.0),
+        ppo=PPOConfig(
+            rollouts=16,
+            lr=3e-4,
+            anneal="off",
+            ppo_epochs=4,
+            minibatches=4,
+            clip=0.2,
+            gamma=0.99,
+            gae_lambda=0.95,
+            skill_entropy=0.01,
+            move_entropy=0.01,
+            max_grad_norm=0.5,
+            price=1.0,
+            price_lr=0.05,
+            cost_limit=0.0,
+        ),
+        es=ESSettings(
+            fitness="return",
+            pop=16,
+            sigma=0.05,
+            es_lr=0.05,
+            es_optimizer="sgd",
+            elite_frac=0.25,
+            eval_worlds=16,
+        ),
+    ),
+}
 
 
 def preset(name: str) -> RunConfig:

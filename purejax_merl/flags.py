@@ -9,27 +9,39 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import tyro
 
 from purejax_merl.config import PRESETS, ConfigError, RunConfig, preset
 
 
-def parse_run(argv: Sequence[str] | None, *, prog: str, description: str) -> RunConfig:
-    """A config from flags. Those left unset take the value of `--preset`.
+def parse_run(
+    argv: Sequence[str] | None, *, prog: str, description: str, default: RunConfig | None = None
+) -> RunConfig:
+    """A config from flags. Those left unset take the value of `default`, or else of `--preset`.
 
     An unknown flag or a value of the wrong type exits with code 2.
     """
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--preset", default="compact")
     known, _ = first.parse_known_args(argv)
+    names = f"Presets: {', '.join(PRESETS)}. `--resume RUN_DIR` goes on with an interrupted run."
     return tyro.cli(
         tyro.conf.configure(tyro.conf.OmitArgPrefixes, tyro.conf.FlagConversionOff)(RunConfig),
         prog=prog,
-        description=f"{description} Presets: {', '.join(PRESETS)}.",
+        description=f"{description} {names}",
         args=argv,
-        default=preset(known.preset),
+        default=default or preset(known.preset),
     )
+
+
+def parse_resume(argv: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """The run directory after `--resume` and the other flags; None where it is not given."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--resume", type=Path)
+    known, rest = first.parse_known_args(argv)
+    return known.resume, rest
 
 
 @contextlib.contextmanager

@@ -44,12 +44,16 @@ class Chunk(eqx.Module):
     records: list[dict[str, Any]]
 
 
-def train(program: Program, state: RoundState, outer: int) -> Iterator[Chunk]:
+def train(
+    program: Program, state: RoundState, outer: int, *, env_steps: int = 0
+) -> Iterator[Chunk]:
     """Calls the program until `outer` rounds are done, yielding after every call.
+
+    **Arguments:** `env_steps`: team steps that the rounds before `state` took.
 
     The state of a chunk is donated to the next one: take what you need of it before going on.
     """
-    done, env_steps = int(state.round), 0
+    done = int(state.round)
     while done < outer:
         rounds = min(program.chunk, outer - done)
         started = time.perf_counter()

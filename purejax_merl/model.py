@@ -13,7 +13,7 @@ import jax
 
 from purejax_merl import build
 from purejax_merl.agents.base import AbstractActor, AbstractCritic
-from purejax_merl.config import ConfigError, RunConfig
+from purejax_merl.config import ConfigError, RunConfig, flag
 from purejax_merl.envs.base import AbstractTeamEnv
 from purejax_merl.runtime import modelfile
 
@@ -80,12 +80,14 @@ def warm_start(path: str | Path, config: RunConfig, env: AbstractTeamEnv) -> tup
     """
     path = find(path)
     saved = read_config(path)
-    for name in ("width", "depth", "flock", "selector"):
+    names = ("network", "width", "depth", "flock", "selector")
+    names += ("mp_rounds", "aggregator") if config.agent.network == "reference" else ()
+    for name in names:
         theirs, ours = getattr(saved.agent, name), getattr(config.agent, name)
         if theirs != ours:
             raise ConfigError(
                 f"`--init-from {path}` was trained with {name} {theirs}, this run has {ours}; "
-                f"pass `--{name} {theirs}`."
+                f"pass `{flag(name)} {theirs}`."
             )
     actor, critic = networks_like(config, env)
     loaded = modelfile.load_model(path, {"actor": actor, "critic": critic})

@@ -39,6 +39,8 @@ class Evolution(eqx.Module):
     accept: bool = eqx.field(static=True, default=False)
     """Keep the evolved genome only if it does at least as well as the one before on the judging
     worlds."""
+    reset_moments: bool = eqx.field(static=True, default=True)
+    """Adam's moments of a selector that was replaced start afresh; False keeps the stale ones."""
     member_chunk: int | None = eqx.field(static=True, default=None)
     """Members rolled out at once; None: all. Bounds memory, changes nothing else."""
 
@@ -114,6 +116,8 @@ class Hybrid(eqx.Module):
     grad_steps: int = eqx.field(static=True)
     worlds: int = eqx.field(static=True)
     """Worlds of a PPO rollout."""
+    anneal_rounds: Float[Array, ""] | None = None
+    """Rounds over which learning rate and entropy weights fall to a tenth; None: constant."""
 
     def init(self, actor: AbstractActor, critic: AbstractCritic) -> RoundState:
         """Round 0 around given networks."""
@@ -130,7 +134,7 @@ class Hybrid(eqx.Module):
         """One round, as one pure function of the state and the run's root key."""
         key = jax.random.fold_in(root, state.round)
         train_key, evolve_key = jax.random.split(key)
-        learner, train_log = self._train(state.learner, key=train_key)
+        learner, train_log = self.annealed(state.round)._train(state.learner, key=train_key)
         learner, strategy, evolution_log = self._evolve(learner, state.strategy, key=evolve_key)
         log = RoundLog(
             train=train_log,
@@ -141,6 +145,13 @@ class Hybrid(eqx.Module):
             ),
         )
         return RoundState(learner=learner, strategy=strategy, round=state.round + 1), log
+
+    def annealed(self, round_: Int[Array, ""]) -> "Hybrid":
+        """The parts as round `round_` uses them."""
+        if self.anneal_rounds is None:
+            return self
+        factor = jnp.clip(1 - 0.9 * round_ / self.anneal_rounds, 0.1, 1.0)
+        return eqx.tree_at(lambda h: h.learner, self, self.learner.annealed(factor))
 
     def _train(
         self, learner: LearnerState, *, key: PRNGKeyArray
@@ -247,6 +258,8 @@ class Hybrid(eqx.Module):
     def _write_back(self, learner: LearnerState, theta: Float[Array, "dim"]) -> LearnerState:
         actor = self._with_genome(learner.actor, theta)
         learner = eqx.tree_at(lambda s: s.actor, learner, actor)
+        if not self.evolution.reset_moments:
+            return learner
         return self.learner.reset_selector_moments(learner)
 
 

@@ -2,6 +2,7 @@
 
 import functools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
@@ -48,6 +49,13 @@ def make_networks(env, *, skills=None, width=16, seed=0, first_bias=0.0):
         own, env.num_moves, skills, width=width, depth=1, first_bias=first_bias, key=actor_key
     )
     return actor, CompactCritic(own + team, width=width, depth=1, key=critic_key)
+
+
+def opinionated(actor):
+    """The actor with learned head k set on move k, so that it matters which skill is chosen."""
+    moves = actor.skills.num_moves
+    bias = 3.0 * jnp.eye(moves)[: sum(actor.learned)].ravel()
+    return eqx.tree_at(lambda a: a.skills.heads.bias, actor, bias)
 
 
 def make_hybrid(

@@ -287,9 +287,7 @@ def test_sequential_claim_by_hand(case):
 def test_walls_and_borders_stop_an_agent():
     wall = jnp.zeros((4, 4), bool).at[1, 2].set(True)
     moves = movement.options(at((1, 1), (0, 0), (3, 3)), bits.pack(wall), 4)
-    np.testing.assert_array_equal(
-        moves.valid, [[1, 1, 0, 1, 1], [1, 0, 1, 1, 0], [1, 1, 0, 0, 1]]
-    )
+    np.testing.assert_array_equal(moves.valid, [[1, 1, 0, 1, 1], [1, 0, 1, 1, 0], [1, 1, 0, 0, 1]])
     np.testing.assert_array_equal(moves.target[0, EAST], (1, 1))
 
 
@@ -332,9 +330,7 @@ def test_a_cell_that_two_reach_at_once_pays_the_lower_index_or_both():
     none = jnp.zeros_like(footprint[0])
     np.testing.assert_array_equal(reward.new_cells(footprint, none, credit="first"), [9, 6])
     np.testing.assert_array_equal(reward.new_cells(footprint, none, credit="each"), [9, 9])
-    np.testing.assert_array_equal(
-        reward.new_cells(footprint, footprint[1], credit="first"), [6, 0]
-    )
+    np.testing.assert_array_equal(reward.new_cells(footprint, footprint[1], credit="first"), [6, 0])
 
 
 @quick_jit

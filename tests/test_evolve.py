@@ -453,6 +453,21 @@ def test_es_step_stays_put_on_constant_fitness(kind):
     assert jnp.any(followed != theta), "the published ranks move on ties"
 
 
+@pytest.mark.parametrize("kind", ["nes", "cem"])
+@pytest.mark.parametrize("fitness", [[1.0] * 8, [3.0, 1, 1, 2, 1, np.nan, 2, 0]], ids=str)
+def test_a_compat_strategy_ranks_as_the_published_step(kind, fitness):
+    """Ties by row, NaN best, and a sigma that stays where it started."""
+    theta, key = jnp.linspace(-1.0, 1.0, D), jax.random.key(0)
+    config, scores = ESConfig(pop_size=8, sigma=0.1, kind=kind), iter(fitness)
+    moved, _ = es_step(theta, lambda _: next(scores), config, key, compat=True)
+    strategy = {"nes": NES, "cem": CEM}[kind](population_size=8, sigma=0.1, compat=True)
+    population, state = ask(strategy, strategy.init(theta), key)
+    state = tell(strategy, state, population, jnp.asarray(fitness, jnp.float32))
+    np.testing.assert_allclose(strategy.mean(state), moved, rtol=1e-5, atol=1e-6)
+    assert jnp.any(moved != theta)
+    assert strategy.sigma(state) == jnp.float32(0.1)
+
+
 def test_es_step_reports_failures_once():
     scores = iter([jnp.nan, 1.0, 3.0, jnp.inf])
     with warnings.catch_warnings(record=True) as caught:

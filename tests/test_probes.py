@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import probes
 import pytest
-from small import f32, make_hybrid, make_networks, make_ppo, run_chunk
+from small import f32, make_hybrid, make_networks, make_ppo, opinionated, run_chunk
 
 from purejax_merl import rollout
 from purejax_merl.agents.base import AbstractCritic
@@ -73,13 +73,6 @@ def test_policy_learns_to_choose(probe):
     assert reward > 0.95 * env.horizon, f"{reward:.2f} of {env.horizon}"
 
 
-def skilled_networks(env):
-    """Two learned heads that already differ: one prefers move 0, the other move 1."""
-    actor, critic = make_networks(env, first_bias=2.0)
-    preference = 3.0 * jnp.concatenate([jnp.eye(3)[0], jnp.eye(3)[1]])
-    return eqx.tree_at(lambda a: a.skills.heads.bias, actor, preference), critic
-
-
 def played_score(arm, rounds=40):
     """Team score and mean dense reward per step on fresh worlds after a run of one arm."""
     env = probes.hidden_goal()
@@ -91,7 +84,8 @@ def played_score(arm, rounds=40):
         worlds=16,
         arm=arm,
     )
-    start = hybrid.init(*skilled_networks(env))
+    actor, critic = make_networks(env, first_bias=2.0)
+    start = hybrid.init(opinionated(actor), critic)
     state, _ = run_chunk(hybrid, start, jax.random.key(1), jnp.int32(rounds), chunk=rounds)
     keys = rollout.world_keys(jax.random.key(2), 256)
     outcome = rollout.outcomes(env, state.learner.actor, hybrid.sampler, keys=keys)

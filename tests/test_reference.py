@@ -1,5 +1,8 @@
-"""The reference system's parts at work: sizes, messages, the controller, and one small round."""
+"""The reference system at work: sizes, messages, the controller, learning, and its preset."""
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -10,14 +13,17 @@ import pytest
 from jax import lax
 from small import f32, make_hybrid, make_ppo
 
-from purejax_merl import rollout
+from purejax_merl import build, config, evaluate, model, rollout, train
+from purejax_merl.agents import reference
 from purejax_merl.agents.reference import backbone, conv
 from purejax_merl.agents.reference.actor import ReferenceActor
 from purejax_merl.agents.reference.critic import ReferenceCritic
 from purejax_merl.envs.coverage import CoverageEnv
 from purejax_merl.envs.coverage.goals import GoalCoverageEnv
 from purejax_merl.evolve.genome import module_theta
+from purejax_merl.flags import parse_run
 from purejax_merl.learn.dual import Dual
+from purejax_merl.runtime.rundir import read_history
 
 NORTH_EAST = 5
 
@@ -337,3 +343,177 @@ def test_a_population_of_selectors_plays(parts):
     covered = jnp.mean(played.score.coverage, axis=1)
     assert covered[1] < covered[0]
     assert hybrid.fitness(played, state.learner).shape == (3,)
+
+
+def test_compat_keeps_the_moments_of_a_replaced_selector(parts):
+    env, actor, critic, _ = parts
+    ppo = reference_ppo()
+    learner = ppo.init(actor, critic)
+    warm = jax.tree.map(jnp.ones_like, learner.selector_moments)
+    learner = eqx.tree_at(lambda s: s.selector_moments, learner, warm)
+    for reset in (True, False):
+        hybrid = make_hybrid(env, ppo=ppo, reset_moments=reset)
+        written = hybrid._write_back(learner, 2 * module_theta(actor.selector))
+        assert not eqx.tree_equal(written.actor.selector, actor.selector)
+        assert eqx.tree_equal(written.selector_moments, warm) != reset
+
+
+# ---- preset ---------------------------------------------------------------------------------
+
+TINY_FLAGS = (
+    "--preset reference --grid 8 --n-agents 2 --horizon 6 --rollouts 2 --minibatches 2 "
+    "--ppo-epochs 1 --pop 2 --eval-worlds 1 --width 8 --depth 1 --mp-rounds 1 --grad-steps 1 "
+    "--chunk 2 --outer 2 --episodes 4"
+)
+TINY = TINY_FLAGS.split()
+
+
+def parsed(*flags) -> config.RunConfig:
+    return parse_run(["--preset", "reference", *flags], prog="test", description="")
+
+
+def refused(argv, capsys) -> str:
+    """What `train` prints as it refuses."""
+    with pytest.raises(SystemExit) as stop:
+        train.main(argv)
+    assert stop.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory) -> Path:
+    return train.main([*TINY, "--run-dir", str(tmp_path_factory.mktemp("runs") / "reference")])
+
+
+def evaluated(folder, capsys) -> dict[str, Any]:
+    evaluate.main([str(folder), "--episodes", "4", "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_preset_trains_saves_loads_and_evaluates(run_dir, capsys):
+    rows = read_history(run_dir / "history.jsonl")
+    assert [row["outer"] for row in rows] == [0, 1]
+    assert all(row["auxiliary_loss"] > 0 for row in rows)
+    trained = model.load(run_dir)
+    assert isinstance(trained.actor, ReferenceActor)
+    assert isinstance(trained.critic, ReferenceCritic)
+    assert isinstance(trained.env, GoalCoverageEnv)
+    saved = json.loads((run_dir / "evaluation.json").read_text())
+    assert evaluated(run_dir, capsys)["sampled"] == saved["sampled"]
+
+
+@pytest.mark.slow
+def test_compat_trains_saves_loads_and_evaluates(tmp_path, capsys):
+    folder = train.main([*TINY, "--compat", "on", "--run-dir", str(tmp_path / "compat")])
+    assert len(read_history(folder / "history.jsonl")) == 2
+    assert model.load(folder).config.compat == "on"
+    saved = json.loads((folder / "evaluation.json").read_text())
+    assert evaluated(folder, capsys)["sampled"] == saved["sampled"]
+
+
+def test_a_reference_model_starts_another_grid_and_team(run_dir):
+    other = parse_run([*TINY, "--grid", "12", "--n-agents", "3"], prog="test", description="test")
+    actor, critic = model.warm_start(run_dir, other, build.make_env(other))
+    trained = model.load(run_dir)
+    assert eqx.tree_equal(actor, trained.actor) and eqx.tree_equal(critic, trained.critic)
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--aggregator", "mean"], "--aggregator max"),
+        (["--mp-rounds", "2"], "--mp-rounds 1"),
+        (["--network", "compact", "--mp-rounds", "2"], "--network reference"),
+    ],
+)
+def test_another_reference_architecture_is_named(run_dir, tmp_path, capsys, flags, named):
+    argv = [*TINY, *flags, "--init-from", str(run_dir), "--run-dir", str(tmp_path / "x")]
+    assert named in refused(argv, capsys)
+    assert not (tmp_path / "x").exists()
+
+
+def test_flags_left_unset_take_the_presets_value():
+    assert parsed() == config.preset("reference")
+    changed = parsed("--grid", "24", "--aggregator", "mean", "--es-lr", "0.01")
+    assert (changed.env.grid, changed.agent.aggregator, changed.es.es_lr) == (24, "mean", 0.01)
+    assert (changed.agent.width, changed.ppo.lr, changed.es.fitness) == (64, 3e-4, "return")
+    assert changed.env.w_connectivity == 2.0
+    assert parse_run([], prog="test", description="") == config.preset("compact")
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--compat", "on"], "--preset reference"),
+        (["--network", "reference"], "--preset reference"),
+        (["--aggregator", "mean"], "--aggregator mean"),
+        (["--preset", "reference", "--width", "6"], "--width 6"),
+        (["--preset", "reference", "--compat", "on", "--disjoint", "on"], "--disjoint on"),
+        (["--preset", "reference", "--compat", "on", "--accept", "on"], "--accept on"),
+        (["--preset", "reference", "--compat", "on", "--es-kind", "SNES"], "--es-kind SNES"),
+    ],
+    ids=lambda x: str(x),
+)
+def test_what_does_not_fit_the_preset_is_refused(flags, named, capsys):
+    # The message may be wrapped.
+    assert named in " ".join(refused(flags, capsys).replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--congestion on --mechanism pid_lagrangian --aggregator multihead --flock learned",
+        "--compat on --mechanism lagrangian --aggregator mean --es-kind cem --arm evolution",
+    ],
+)
+def test_every_option_builds_and_traces(flags):
+    run = build.build_run(parse_run([*TINY, *flags.split()], prog="test", description=""))
+    after, _ = eqx.filter_eval_shape(run.hybrid.outer_round, run.state, root=jax.random.key(0))
+    before = eqx.filter_eval_shape(lambda: run.state)
+    assert eqx.tree_equal(after, before)
+
+
+def test_the_preset_has_the_published_sizes():
+    settings = parsed()
+    actor, critic = model.networks_like(settings, build.make_env(settings))
+    unused_attention = 16_640
+    assert count(actor) - unused_attention == 67_854
+    assert count(actor.selector) == 195
+    assert count(critic) == 38_913
+    learned = parsed("--flock", "learned")
+    more, _ = model.networks_like(learned, build.make_env(learned))
+    assert count(more) - count(actor) == 585
+
+
+def test_compat_turns_every_part_and_the_preset_none():
+    for switch in ("off", "on"):
+        settings, kept = parsed("--compat", switch), switch == "on"
+        world: Any = build.make_env(settings)
+        assert world.metric == ("chebyshev" if kept else "l1_tiebreak")
+        assert world.inner.collision == "share" and world.inner.credit == "each"
+        ppo = build.make_learner(settings)
+        assert ppo.count_scripted == ppo.normalise_minibatch == ppo.joint_clip == kept
+        assert ppo.normalise_value != kept
+        assert ppo.team_reward and ppo.train_selector
+        evolution = build.make_evolution(settings)
+        assert evolution.reset_moments != kept
+        assert evolution.fitness == "return" and not evolution.accept
+        for kind in ("nes", "cem"):
+            strategy: Any = build.make_strategy(parsed("--compat", switch, "--es-kind", kind))
+            assert strategy.compat == kept
+
+
+def test_another_world_names_the_cure():
+    settings = parsed()
+    with pytest.raises(config.ConfigError, match="--network compact"):
+        build.build_run(settings, env=build.make_coverage(settings))
+
+
+def test_the_table_lists_every_defect_with_tests_that_exist():
+    table = reference.__doc__ or ""
+    assert re.findall(r"^(D\d+) ", table, re.M) == [f"D{i}" for i in range(1, 32)]
+    tests = re.findall(r"(test_\w+)::(test_\w+)", table)
+    assert len(tests) > 31
+    for file, name in tests:
+        source = (Path(__file__).parent / f"{file}.py").read_text(encoding="utf-8")
+        assert f"def {name}(" in source, f"{file}.py has no {name}"

@@ -18,7 +18,7 @@ from .base import (
     check_range,
     replace_mean,
 )
-from .ranking import elite_weights, keep_unless_informative
+from .ranking import settle, weigh_elites
 
 
 class CEMState(eqx.Module):
@@ -37,9 +37,10 @@ class CEM(AbstractStrategy[CEMState]):
     sigma then stays.
     """
 
-    # Counts: static.
+    # Counts and choices: static.
     population_size: int = eqx.field(static=True)
     elite_frac: float = eqx.field(static=True)
+    compat: bool = eqx.field(static=True)
     # Rates: array leaves, to be swept with `vmap`.
     sigma_init: Float[Array, ""]
     sigma_floor: Float[Array, ""]
@@ -51,6 +52,7 @@ class CEM(AbstractStrategy[CEMState]):
         elite_frac: float = 0.25,
         sigma: ArrayLike = 0.05,
         sigma_floor: ArrayLike = 0.01,
+        compat: bool = False,
     ):
         """**Arguments:**
 
@@ -58,6 +60,8 @@ class CEM(AbstractStrategy[CEMState]):
         - `elite_frac`: part of P that makes the elite, in (0, 1]; see [`num_elites`][].
         - `sigma`: initial standard deviation, in units of the genome.
         - `sigma_floor`: sigma never falls below it, or the search would stop for good.
+        - `compat`: rank by a plain stable sort (ties by row index, NaN best) and keep sigma where
+          it started. Only for comparisons.
 
         **Errors:** `ValueError` for an odd population or a number out of range.
         """
@@ -65,7 +69,7 @@ class CEM(AbstractStrategy[CEMState]):
         check_elite_frac("CEM", elite_frac)
         check_range("CEM", "sigma", sigma, above=0.0)
         check_range("CEM", "sigma_floor", sigma_floor, minimum=0.0)
-        self.elite_frac = float(elite_frac)
+        self.elite_frac, self.compat = float(elite_frac), compat
         self.sigma_init, self.sigma_floor = as_rate(sigma), as_rate(sigma_floor)
 
     def init(self, theta: Float[Array, " dim"]) -> CEMState:
@@ -85,10 +89,12 @@ class CEM(AbstractStrategy[CEMState]):
         population: Float[Array, "member dim"],
         fitness: Float[Array, " member"],
     ) -> CEMState:
-        weights = elite_weights(fitness, num_elites(self.elite_frac, self.population_size))
+        elites = num_elites(self.elite_frac, self.population_size)
+        weights = weigh_elites(fitness, elites, compat=self.compat)
         mean, spread = fit_elites(population, weights, sigma=state.step)
         step = jnp.maximum(spread, self.sigma_floor.astype(spread.dtype))
-        return keep_unless_informative(fitness, state, CEMState(mean=mean, step=step))
+        moved = CEMState(mean=mean, step=state.step if self.compat else step)
+        return settle(fitness, state, moved, compat=self.compat)
 
     def inject(self, state: CEMState, theta: Float[Array, " dim"]) -> CEMState:
         return CEMState(mean=replace_mean("CEM.inject", state.mean, theta), step=state.step)

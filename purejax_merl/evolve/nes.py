@@ -20,7 +20,7 @@ from .base import (
     check_range,
     replace_mean,
 )
-from .ranking import centered_ranks, keep_unless_informative
+from .ranking import settle, shape
 
 
 class AdamMoments(eqx.Module):
@@ -50,6 +50,7 @@ class NES(AbstractStrategy[NESState]):
     # Counts and choices: static.
     population_size: int = eqx.field(static=True)
     optimizer: Literal["sgd", "adam"] = eqx.field(static=True)
+    compat: bool = eqx.field(static=True)
     b1: float = eqx.field(static=True)
     b2: float = eqx.field(static=True)
     eps: float = eqx.field(static=True)
@@ -66,6 +67,7 @@ class NES(AbstractStrategy[NESState]):
         lr: ArrayLike = 0.05,
         weight_decay: ArrayLike = 0.0,
         optimizer: Literal["sgd", "adam"] = "sgd",
+        compat: bool = False,
         b1: float = 0.9,
         b2: float = 0.999,
         eps: float = 1e-8,
@@ -76,6 +78,8 @@ class NES(AbstractStrategy[NESState]):
         - `sigma`: standard deviation of the noise, in units of the genome; it never changes.
         - `lr`: step size; `weight_decay`: decoupled, scaled by `lr`.
         - `optimizer`: `"sgd"` or `"adam"`, the latter with `b1`, `b2`, `eps`.
+        - `compat`: rank by a plain stable sort (ties by row index, NaN best), so that constant
+          fitness moves the mean. Only for comparisons.
 
         **Errors:** `ValueError` for an odd population or a number out of range.
         """
@@ -85,7 +89,7 @@ class NES(AbstractStrategy[NESState]):
         check_range("NES", "weight_decay", weight_decay, minimum=0.0)
         if optimizer not in ("sgd", "adam"):
             raise ValueError(f"`NES(optimizer={optimizer!r})` must be 'sgd' or 'adam'.")
-        self.optimizer = optimizer
+        self.optimizer, self.compat = optimizer, compat
         self.b1, self.b2, self.eps = b1, b2, eps
         self.sigma_init, self.lr = as_rate(sigma), as_rate(lr)
         self.weight_decay = as_rate(weight_decay)
@@ -112,10 +116,11 @@ class NES(AbstractStrategy[NESState]):
     ) -> NESState:
         sigma = self.sigma(state)
         noise = (population - state.mean) / sigma
-        gradient = nes_gradient(noise, centered_ranks(fitness), sigma=sigma)
+        gradient = nes_gradient(noise, shape(fitness, compat=self.compat), sigma=sigma)
         direction, moments = self._direct(gradient, state.moments)
         mean = ascend(state.mean, direction, lr=self.lr, weight_decay=self.weight_decay)
-        return keep_unless_informative(fitness, state, NESState(mean=mean, moments=moments))
+        moved = NESState(mean=mean, moments=moments)
+        return settle(fitness, state, moved, compat=self.compat)
 
     def inject(self, state: NESState, theta: Float[Array, " dim"]) -> NESState:
         return NESState(mean=replace_mean("NES.inject", state.mean, theta), moments=state.moments)

@@ -148,6 +148,18 @@ def compat_elite_weights(
     return jnp.zeros_like(fitness).at[elites].set(1.0 / num_elites)
 
 
+def shape(fitness: Float[Array, " member"], *, compat: bool = False) -> Float[Array, " member"]:
+    """Centred ranks `(P,)`: averaged over ties, or in `compat` broken by row index."""
+    return compat_shaped(fitness) if compat else centered_ranks(fitness)
+
+
+def weigh_elites(
+    fitness: Float[Array, " member"], num_elites: int, *, compat: bool = False
+) -> Float[Array, " member"]:
+    """[`elite_weights`][], or in `compat` [`compat_elite_weights`][]."""
+    return (compat_elite_weights if compat else elite_weights)(fitness, num_elites)
+
+
 def finite_summary(
     fitness: Float[Array, " member"],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -172,3 +184,10 @@ def keep_unless_informative(fitness: Float[Array, " member"], old: StateT, new: 
     """
     learned = informative(fitness)
     return jax.tree.map(lambda a, b: jnp.where(learned, b, a), old, new)
+
+
+def settle(
+    fitness: Float[Array, " member"], old: StateT, new: StateT, *, compat: bool = False
+) -> StateT:
+    """[`keep_unless_informative`][], or in `compat` always `new`."""
+    return new if compat else keep_unless_informative(fitness, old, new)

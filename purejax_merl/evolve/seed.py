@@ -18,14 +18,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 from .base import AbstractStrategy, antithetic_noise, check_population_size, check_range
 from .cem import CEM, check_elite_frac, fit_elites, num_elites
 from .nes import NES, ascend, nes_gradient
-from .ranking import (
-    centered_ranks,
-    compat_elite_weights,
-    compat_shaped,
-    elite_weights,
-    finite_summary,
-    keep_unless_informative,
-)
+from .ranking import finite_summary, settle, shape, weigh_elites
 
 EvalFn = Callable[[Float[Array, " dim"]], Any]
 """`eval_fn(theta) -> fitness`, one number, higher is better."""
@@ -135,11 +128,6 @@ def es_step(
     return theta_next, info
 
 
-def shape(fitness: Float[Array, " member"], *, compat: bool = False) -> Float[Array, " member"]:
-    """Centred ranks `(P,)`: averaged over ties, or in `compat` broken by row index."""
-    return compat_shaped(fitness) if compat else centered_ranks(fitness)
-
-
 def nes_update(
     theta: Float[Array, " dim"],
     noise: Float[Array, "member dim"],
@@ -159,7 +147,7 @@ def nes_update(
     """
     gradient = nes_gradient(noise, shape(fitness, compat=compat), sigma=sigma)
     moved = ascend(theta, gradient, lr=lr, weight_decay=weight_decay)
-    return moved if compat else keep_unless_informative(fitness, theta, moved)
+    return settle(fitness, theta, moved, compat=compat)
 
 
 def cem_update(
@@ -179,11 +167,9 @@ def cem_update(
     in `compat`), the old sigma if there is one elite.
     """
     elites = num_elites(elite_frac, fitness.shape[0])
-    weigh = compat_elite_weights if compat else elite_weights
-    fitted = fit_elites(theta + sigma * noise, weigh(fitness, elites), sigma=sigma)
-    if compat:
-        return fitted
-    return keep_unless_informative(fitness, (theta, jnp.asarray(sigma, theta.dtype)), fitted)
+    weights = weigh_elites(fitness, elites, compat=compat)
+    fitted = fit_elites(theta + sigma * noise, weights, sigma=sigma)
+    return settle(fitness, (theta, jnp.asarray(sigma, theta.dtype)), fitted, compat=compat)
 
 
 def summarise(fitness: Float[Array, " member"], *, compat: bool = False) -> dict[str, float]:

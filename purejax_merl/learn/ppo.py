@@ -114,6 +114,12 @@ class PPO(eqx.Module):
             dual=self.dual.init(),
         )
 
+    def annealed(self, factor: Float[Array, ""]) -> "PPO":
+        """The same learner with its learning rate and entropy weights times `factor`."""
+        rates = (self.lr, self.skill_entropy, self.move_entropy)
+        scaled = tuple(rate * factor for rate in rates)
+        return eqx.tree_at(lambda p: (p.lr, p.skill_entropy, p.move_entropy), self, scaled)
+
     def reset_selector_moments(self, state: LearnerState) -> LearnerState:
         """Moments of a selector that evolution has just replaced belong to another point: start
         afresh."""

@@ -172,3 +172,19 @@ def read_history(path: str | Path) -> list[dict[str, Any]]:
         if not _is_json(line):
             raise RunDirError(f"`{path}` line {number} is not JSON; the file was damaged.")
     return [json.loads(line) for line in lines]
+
+
+def truncate_history(path: str | Path, rounds: int) -> None:
+    """Drops the records from round `rounds` on, which a resumed run will write again."""
+    path = Path(path)
+    if not path.exists():
+        return
+    kept = [record for record in read_history(path) if record["outer"] < rounds]
+    text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept)
+    atomic_write(path, text.encode(), overwrite=True)
+
+
+def last_value(path: str | Path, name: str, default: Any) -> Any:
+    """A field of the history's last record; `default` where there is no record."""
+    records = read_history(path) if Path(path).exists() else []
+    return records[-1].get(name, default) if records else default

@@ -86,9 +86,7 @@ def spread(cells: UInt32[Array, "row word"]) -> UInt32[Array, "row word"]:
     )
 
 
-def slide(
-    rows: UInt32[Array, "*#any word"], start: Int[Array, "*#any"]
-) -> UInt32[Array, "*any"]:
+def slide(rows: UInt32[Array, "*#any word"], start: Int[Array, "*#any"]) -> UInt32[Array, "*any"]:
     """The 32 columns that begin at `start` (which may be negative) as one word; nothing outside
     the grid."""
     word, shift = jnp.floor_divide(start, WORD), jnp.mod(start, WORD).astype(jnp.uint32)

@@ -1,0 +1,134 @@
+"""A run that was interrupted and resumed is the straight run, bit for bit."""
+
+import json
+import os
+import pathlib
+import signal
+
+import numpy as np
+import pytest
+
+from purejax_merl import loop, train
+from purejax_merl.runtime import checkpoint
+from purejax_merl.runtime.modelfile import ModelFileError
+
+FLAGS = (
+    "--grid 8 --n-agents 2 --horizon 8 --rollouts 4 --minibatches 2 --pop 4 --eval-worlds 2 "
+    "--width 16 --depth 1 --grad-steps 1 --chunk 1 --checkpoint-every 2 --episodes 4 --outer 6"
+).split()
+TIMING = {"seconds"}
+
+
+def history(folder: pathlib.Path) -> list[dict]:
+    rows = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k not in TIMING} for row in rows]
+
+
+def payload(folder: pathlib.Path) -> bytes:
+    """The model's numbers; its header names the run directory."""
+    return (folder / "model.eqx").read_bytes().split(b"\n", 3)[3]
+
+
+def interrupt_after(monkeypatch, chunks: int, how) -> None:
+    """Lets `how` happen once `chunks` chunks were handed over."""
+    whole = loop.train
+
+    def cut(*args, **kwargs):
+        for number, chunk in enumerate(whole(*args, **kwargs), start=1):
+            if number == chunks:
+                how()
+            yield chunk
+
+    monkeypatch.setattr(loop, "train", cut)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("straight") / "run"
+    return train.main([*FLAGS, "--run-dir", str(folder)])
+
+
+def crash() -> None:
+    raise RuntimeError("the machine went away")
+
+
+def crashed(folder: pathlib.Path, chunks: int, monkeypatch) -> pathlib.Path:
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, chunks, crash)
+        with pytest.raises(RuntimeError, match="went away"):
+            train.main([*FLAGS, "--run-dir", str(folder)])
+    return folder
+
+
+def assert_same(straight: pathlib.Path, resumed: pathlib.Path) -> None:
+    assert history(resumed) == history(straight)
+    assert payload(resumed) == payload(straight)
+    evaluations = [json.loads((f / "evaluation.json").read_text()) for f in (straight, resumed)]
+    assert evaluations[0] == evaluations[1]
+
+
+@pytest.mark.parametrize("chunks", [1, 4, 6])
+def test_a_crashed_run_resumes_bit_for_bit(straight, tmp_path, monkeypatch, chunks):
+    # After 1 chunk there is no checkpoint yet; after 4, one of round 2 and a history up to 3.
+    folder = crashed(tmp_path / "run", chunks, monkeypatch)
+    train.main(["--resume", str(folder)])
+    assert_same(straight, folder)
+
+
+def test_a_signal_ends_the_chunk_saves_and_says_how_to_go_on(
+    straight, tmp_path, monkeypatch, capsys
+):
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 3, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(SystemExit) as stop:
+            train.main([*FLAGS, "--run-dir", str(folder)])
+    assert stop.value.code == 128 + signal.SIGTERM
+    assert "--resume" in capsys.readouterr().err
+    assert checkpoint.found(folder / "checkpoints")[-1].name == "round-00000003.eqx"
+    train.main(["--resume", str(folder)])
+    assert_same(straight, folder)
+
+
+def test_a_damaged_newest_checkpoint_falls_back(straight, tmp_path, monkeypatch, capsys):
+    folder = crashed(tmp_path / "run", 5, monkeypatch)
+    newest = checkpoint.found(folder / "checkpoints")[-1]
+    newest.write_bytes(newest.read_bytes()[:-7])
+    train.main(["--resume", str(folder)])
+    assert f"passed over a checkpoint: `{newest}`" in capsys.readouterr().err
+    assert_same(straight, folder)
+
+
+def test_other_flags_are_refused_and_named(straight, capsys):
+    before = {path: path.stat().st_mtime_ns for path in straight.rglob("*")}
+    with pytest.raises(SystemExit) as stop:
+        train.main(["--resume", str(straight), "--sigma", "0.1", "--grid", "9"])
+    assert stop.value.code == 2
+    printed = capsys.readouterr().err
+    assert "es.sigma is 0.05, not 0.1" in printed
+    assert "env.grid is 8, not 9" in printed
+    assert before == {path: path.stat().st_mtime_ns for path in straight.rglob("*")}
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]"])
+def test_a_folder_that_is_no_run_is_refused(tmp_path, capsys, content):
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(SystemExit) as stop:
+        train.main(["--resume", str(tmp_path)])
+    assert stop.value.code == 2
+    assert "config" in capsys.readouterr().err
+
+
+def test_old_checkpoints_go_and_bad_ones_are_all_named(tmp_path):
+    state = {"x": np.arange(3.0)}
+    for round_ in range(5):
+        checkpoint.save(tmp_path, state, round_, keep=2)
+    assert [p.name for p in checkpoint.found(tmp_path)] == [
+        "round-00000003.eqx",
+        "round-00000004.eqx",
+    ]
+    for path in checkpoint.found(tmp_path):
+        path.write_bytes(b"")
+    with pytest.raises(ModelFileError, match="round-00000003"):
+        checkpoint.restore(tmp_path, state)
