@@ -30,8 +30,8 @@ from purejax_merl.learn.ppo import PPO
 from purejax_merl.rounds import Evolution, Hybrid, RoundState
 from purejax_merl.types import features
 
-TRAINING, DEVELOPMENT, TEST = range(3)
-"""Disjoint random streams: worlds of one are never met in another."""
+TRAINING, DEVELOPMENT, TEST, WEIGHTS = range(4)
+"""Disjoint random streams: worlds of one are never met in another, nor are initial weights."""
 
 
 def stream(seed: int, which: int) -> PRNGKeyArray:
@@ -64,7 +64,7 @@ def build_run(
     env = make_env(config) if env is None else env
     if env.num_agents < 2:
         raise ConfigError(f"`env.num_agents={env.num_agents}` must be at least 2: a team.")
-    actor_key, critic_key = jax.random.split(stream(config.seed, TRAINING) if key is None else key)
+    actor_key, critic_key = jax.random.split(stream(config.seed, WEIGHTS) if key is None else key)
     actor = make_actor(config, env, key=actor_key) if actor is None else actor
     critic = make_critic(config, env, key=critic_key) if critic is None else critic
     if config.es.arm != "gradient" and len(actor.skill_names) < 2:

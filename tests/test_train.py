@@ -70,7 +70,7 @@ def test_streams_share_no_key():
     keys = [
         jax.random.key_data(build.stream(seed, which)).tolist()
         for seed in range(3)
-        for which in (build.TRAINING, build.DEVELOPMENT, build.TEST)
+        for which in (build.TRAINING, build.DEVELOPMENT, build.TEST, build.WEIGHTS)
     ]
     assert len({tuple(key) for key in keys}) == len(keys)
 
