@@ -48,6 +48,8 @@ class Size:
     """What is timed."""
 
     populations: tuple[int, ...]
+    arms: tuple[str, ...]
+    agents: int
     grid: int
     horizon: int
     grad_steps: int
@@ -58,13 +60,9 @@ class Size:
     repeats: int
 
 
-FULL = Size((8, 32, 128), 16, 100, 5, worlds=16, eval_worlds=8, width=96, rounds=3, repeats=4)
-QUICK = Size((4, 16), 8, 10, 3, worlds=4, eval_worlds=2, width=32, rounds=3, repeats=4)
-
-
 def make_run(size: Size, population: int, *, evosax_name: str | None = None, seed: int = 0):
     """The parts and the first state of one run."""
-    env = CoverageEnv(grid=size.grid, horizon=size.horizon)
+    env = CoverageEnv(num_agents=size.agents, grid=size.grid, horizon=size.horizon)
     state = env.reset(key=jax.random.key(0))
     own, team = (features(view).shape[-1] for view in (env.view(state), env.team_view(state)))
     actor_key, critic_key = jax.random.split(jax.random.key(seed))
@@ -89,19 +87,22 @@ def make_run(size: Size, population: int, *, evosax_name: str | None = None, see
 
 
 def _ppo() -> PPO:
-    rates = {
-        "lr": 1e-3,
-        "clip": 0.2,
-        "discount": 0.99,
-        "trace_decay": 0.95,
-        "skill_entropy": 0.01,
-        "move_entropy": 0.01,
-        "max_grad_norm": 0.5,
-    }
-    arrays = {name: jnp.asarray(rate, jnp.float32) for name, rate in rates.items()}
-    two, zero = jnp.asarray(2.0, jnp.float32), jnp.asarray(0.0, jnp.float32)
-    dual = Dual("soft_lambda", two, zero, zero)
-    return PPO(**arrays, dual=dual, epochs=4, minibatches=4, train_selector=True)
+    def rate(value: float) -> jax.Array:
+        return jnp.asarray(value, jnp.float32)
+
+    return PPO(
+        lr=rate(1e-3),
+        clip=rate(0.2),
+        discount=rate(0.99),
+        trace_decay=rate(0.95),
+        skill_entropy=rate(0.01),
+        move_entropy=rate(0.01),
+        max_grad_norm=rate(0.5),
+        dual=Dual("soft_lambda", rate(2.0), rate(0.0), rate(0.0)),
+        epochs=4,
+        minibatches=4,
+        train_selector=True,
+    )
 
 
 _one_round = jax.jit(lambda hybrid, state, root: hybrid.outer_round(state, root=root)[0])
@@ -129,6 +130,31 @@ ARMS: dict[str, Advance] = {
     "chunk": _fused_chunk,
 }
 
+FULL = Size(
+    populations=(8, 32, 128),
+    arms=tuple(ARMS),
+    agents=4,
+    grid=16,
+    horizon=100,
+    grad_steps=5,
+    worlds=16,
+    eval_worlds=8,
+    width=96,
+    rounds=3,
+    repeats=4,
+)
+# Nearly all of it is compilation, hence one population, three arms and a small team.
+QUICK = dataclasses.replace(
+    FULL,
+    populations=(16,),
+    arms=("literal", "batched", "chunk"),
+    agents=2,
+    grid=8,
+    horizon=20,
+    worlds=8,
+    width=32,
+)
+
 
 def measure(size: Size, population: int) -> dict[str, Any]:
     """First calls, whether they agree, then seconds per round of every arm.
@@ -136,15 +162,15 @@ def measure(size: Size, population: int) -> dict[str, Any]:
     The order of the samples is A B … B A, so that drift cancels.
     """
     root, runs, first, ends = jax.random.key(1), {}, {}, {}
-    for name, advance in ARMS.items():
+    for name in size.arms:
         evosax_name = "Open_ES" if name == "evosax" else None
         hybrid, state = make_run(size, population, evosax_name=evosax_name)
-        runs[name] = functools.partial(advance, hybrid, state, root, size.rounds)
+        runs[name] = functools.partial(ARMS[name], hybrid, state, root, size.rounds)
         first[name], ends[name] = timed(runs[name])
     check = compare(make_run(size, population)[1], ends)
-    samples: dict[str, list[float]] = {name: [] for name in ARMS}
+    samples: dict[str, list[float]] = {name: [] for name in size.arms}
     for repeat in range(size.repeats if check["same"] else 0):
-        for name in ARMS if repeat % 2 == 0 else reversed(ARMS):
+        for name in size.arms if repeat % 2 == 0 else reversed(size.arms):
             samples[name].append(timed(runs[name])[0] / size.rounds)
     rows = {
         name: summary(first[name], size.rounds, taken) for name, taken in samples.items() if taken

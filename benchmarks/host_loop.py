@@ -11,6 +11,7 @@ import numpy as np
 
 from purejax_merl import rollout
 from purejax_merl.evolve.genome import module_theta
+from purejax_merl.evolve.ranking import failures_last
 from purejax_merl.rounds import Hybrid, RoundState
 
 # One jitted function per dispatch. The hybrid is a pytree, so that its rates are arguments.
@@ -42,7 +43,7 @@ def _write_back(hybrid, learner, strategy, theta):
 def host_round(hybrid: Hybrid, state: RoundState, root: jax.Array) -> RoundState:
     """`hybrid.outer_round` for every arm but `gradient`, as Python loops over steps and members."""
 
-    def train(learner, key):
+    def train(hybrid, learner, key):
         if hybrid.evolution.arm == "evolution":
             return learner
         for step_key in rollout.world_keys(key, hybrid.grad_steps):
@@ -59,7 +60,7 @@ def host_round(hybrid: Hybrid, state: RoundState, root: jax.Array) -> RoundState
 def batched_round(hybrid: Hybrid, state: RoundState, root: jax.Array) -> RoundState:
     """The same round with a dispatch per phase: a scan of steps, a vmap of members."""
 
-    def train(learner, key):
+    def train(hybrid, learner, key):
         return _train(hybrid, learner, key)
 
     def score(learner, genomes, key):
@@ -72,7 +73,8 @@ def _round(hybrid, state, root, train, score) -> RoundState:
     """Train, inject, ask, play, tell, judge, write back; `train` and `score` are the loops."""
     train_key, evolve_key = jax.random.split(jax.random.fold_in(root, state.round))
     noise_key, fitness_key, judge_key = jax.random.split(evolve_key, 3)
-    learner, strategy = train(state.learner, train_key), state.strategy
+    learner = train(hybrid.annealed(state.round), state.learner, train_key)
+    strategy = state.strategy
     if hybrid.evolution.arm == "merl":
         strategy = _inject(hybrid, strategy, learner.actor)
     before = hybrid.strategy.mean(strategy)
@@ -80,7 +82,7 @@ def _round(hybrid, state, root, train, score) -> RoundState:
     fitness = score(learner, population, fitness_key)
     strategy = _tell(hybrid, strategy, population, jnp.asarray(fitness, jnp.float32))
     after = hybrid.strategy.mean(strategy)
-    judged = score(learner, jnp.stack([before, after]), judge_key)
-    worse = hybrid.evolution.accept and not judged[1] >= judged[0]
+    judged = failures_last(jnp.asarray(score(learner, jnp.stack([before, after]), judge_key)))
+    worse = hybrid.evolution.accept and bool(judged[1] < judged[0])
     learner, strategy = _write_back(hybrid, learner, strategy, before if worse else after)
     return RoundState(learner=learner, strategy=strategy, round=state.round + 1)

@@ -6,6 +6,8 @@ from purejax_merl.coexist import merl_coexist as merl_coexist
 from purejax_merl.coexist import merl_coexist_compiled as merl_coexist_compiled
 from purejax_merl.config import RunConfig as RunConfig
 from purejax_merl.config import preset as preset
+from purejax_merl.deploy import TeamPolicy as TeamPolicy
+from purejax_merl.deploy import load as load
 from purejax_merl.evolve.genome import flatten as flatten
 from purejax_merl.evolve.genome import module_theta as module_theta
 from purejax_merl.evolve.genome import set_module_theta as set_module_theta

@@ -71,11 +71,12 @@ def merl_train(
     actor, critic = (None, None) if init_from is None else model.warm_start(init_from, cfg, env)
     run = build.build_run(cfg, env=env, actor=actor, critic=critic, key=init_key)
     state, history = run.state, []
-    for chunk in loop.train(loop.Program(run, root, cfg.chunk), state, n_outer):
+    program = loop.Program(loop.gather([run], [root]), cfg.chunk)
+    for chunk in loop.train(program, state, n_outer):
         state = chunk.state
-        history += chunk.records
+        history += chunk.records[0]
         if log_fn is not None:
-            for record in chunk.records:
+            for record in chunk.records[0]:
                 log_fn(record["outer"], record)
     return _final(state), history
 

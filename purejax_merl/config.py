@@ -300,6 +300,13 @@ class RunConfig:
     """PPO steps per round."""
     seed: int = 0
     """Root of every random stream of the run."""
+    seeds: int = 1
+    """Independent runs with seeds from `--seed` on, side by side in one program; each gets its own
+    folder."""
+    sweep: tuple[str, ...] = ()
+    """Rates to vary in the same program, such as `es.sigma=0.02,0.05`; every combination runs."""
+    members_at_once: int = 0
+    """Runs of a study that advance at once, to bound memory; 0: all."""
     chunk: int = 5
     """Rounds per compiled call: how often the history is written and the progress moves."""
     checkpoint_every: int = 10
@@ -318,8 +325,9 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "outer", "chunk", "episodes", "checkpoint_every")
-        _at_least(self, 0, "grad_steps")
-        if not 0 <= self.seed < 2**32:
+        _at_least(self, 1, "seeds")
+        _at_least(self, 0, "grad_steps", "members_at_once")
+        if not 0 <= self.seed <= 2**32 - self.seeds:
             refuse("seed", self.seed, "lie in [0, 2^32).")
         rows = self.ppo.rollouts * self.env.horizon
         if rows % self.ppo.minibatches:
@@ -437,6 +445,9 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return _rebuild(typing.cast(type, hint), value, where)
     options = typing.get_args(hint)
+    if typing.get_origin(hint) is tuple:  # JSON has lists only
+        items = value if isinstance(value, list | tuple) else [None]
+        return tuple(_value(str, item, where) for item in items)
     if typing.get_origin(hint) is Literal:
         if value in options:
             return value

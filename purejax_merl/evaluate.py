@@ -14,12 +14,8 @@ from typing import Annotated
 
 import tyro
 
-from purejax_merl.config import ConfigError, Terrain
-from purejax_merl.flags import one_clear_error
-
-WORLD = ("grid", "n_agents", "comm_r", "horizon", "terrain", "n_obstacles")
-WORLD += ("rooms", "pillar_spacing", "pillar_size")
-"""What of the world the flags may change; the weights fit any of it."""
+from purejax_merl.config import ConfigError
+from purejax_merl.flags import WorldChange, one_clear_error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,24 +30,7 @@ class EvaluateArgs:
     """Root of the test worlds, a stream of its own that no training meets."""
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print JSON instead of a table."""
-    grid: int | None = None
-    """Another grid than the one trained on."""
-    n_agents: int | None = None
-    """Another team size."""
-    comm_r: int | None = None
-    """Another communication range."""
-    horizon: int | None = None
-    """Another episode length."""
-    terrain: Terrain | None = None
-    """Another terrain."""
-    n_obstacles: int | None = None
-    """Another number of obstacles."""
-    rooms: int | None = None
-    """Another number of rooms."""
-    pillar_spacing: int | None = None
-    """Another period of the pillars."""
-    pillar_size: int | None = None
-    """Another side of the pillars."""
+    world: Annotated[WorldChange, tyro.conf.OmitArgPrefixes] = WorldChange()
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -76,18 +55,13 @@ def evaluate(args: EvaluateArgs) -> dict:
     from purejax_merl.runtime import cache
 
     cache.enable_compilation_cache()
-    trained = model.load(args.model)
-    world = {name: value for name in WORLD if (value := getattr(args, name)) is not None}
-    config = dataclasses.replace(
-        trained.config, env=dataclasses.replace(trained.config.env, **world)
-    )
-    env = build.make_env(config)
+    trained = model.load(args.model, **args.world.given())
     key = build.stream(args.seed, build.TEST)
     return {
         "model": str(args.model),
         "seed": args.seed,
-        "env": dataclasses.asdict(config.env),
-        **evaluation.report(env, trained.actor, args.episodes, key=key),
+        "env": dataclasses.asdict(trained.config.env),
+        **evaluation.report(trained.env, trained.actor, args.episodes, key=key),
     }
 
 

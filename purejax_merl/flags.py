@@ -7,13 +7,43 @@ May import: config.
 
 import argparse
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import tyro
 
-from purejax_merl.config import PRESETS, ConfigError, RunConfig, preset
+from purejax_merl.config import PRESETS, ConfigError, RunConfig, Terrain, preset
+
+
+@dataclasses.dataclass(frozen=True)
+class WorldChange:
+    """What of a saved model's world the flags may change; the weights fit any of it."""
+
+    grid: int | None = None
+    """Another grid than the one trained on."""
+    n_agents: int | None = None
+    """Another team size."""
+    comm_r: int | None = None
+    """Another communication range."""
+    horizon: int | None = None
+    """Another episode length."""
+    terrain: Terrain | None = None
+    """Another terrain."""
+    n_obstacles: int | None = None
+    """Another number of obstacles."""
+    rooms: int | None = None
+    """Another number of rooms."""
+    pillar_spacing: int | None = None
+    """Another period of the pillars."""
+    pillar_size: int | None = None
+    """Another side of the pillars."""
+
+    def given(self) -> dict[str, Any]:
+        """Field → value of what was set."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 def parse_run(

@@ -5,43 +5,103 @@ Axis: wall-clock.
 May import: build and below, runtime.
 """
 
+import functools
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jax import lax
+from jaxtyping import Array, Int, Key, PRNGKeyArray
 
 from purejax_merl.build import Run
-from purejax_merl.config import RunConfig
+from purejax_merl.config import ConfigError, RunConfig
 from purejax_merl.rounds import Hybrid, RoundLog, RoundState, run_rounds
+
+TreeT = TypeVar("TreeT")
+
+
+class Study(eqx.Module):
+    """One run, or several that share a program: their leaves are stacked along a leading axis."""
+
+    hybrid: Hybrid
+    state: RoundState
+    root: Key[Array, "*members"]
+    members: int = eqx.field(static=True)
+
+    def member(self, tree: TreeT, index: int) -> TreeT:
+        """The part of a state or log that belongs to one run."""
+        return tree if self.members == 1 else jax.tree.map(lambda x: x[index], tree)
+
+
+def gather(runs: Sequence[Run], roots: Sequence[PRNGKeyArray]) -> Study:
+    """Puts runs side by side; one run alone keeps its shapes, and so its bits.
+
+    **Errors:** `ConfigError` if the runs differ in more than seeds and rates.
+    """
+    if len(runs) == 1:
+        return Study(hybrid=runs[0].hybrid, state=runs[0].state, root=roots[0], members=1)
+    if len({jax.tree.structure(run) for run in runs}) > 1:
+        raise ConfigError(
+            "`--sweep` cannot reach a number that is part of the program; with an evosax strategy "
+            "that is the case of sigma and es_lr: run its values one after the other."
+        )
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *runs)
+    return Study(
+        hybrid=stacked.hybrid,
+        state=stacked.state,
+        root=jnp.stack(roots),  # pyright: ignore[reportArgumentType]
+        members=len(runs),
+    )
 
 
 class Program:
     """One chunk of rounds, compiled once; the number of rounds of a run is not part of it."""
 
-    def __init__(self, run: Run, root: PRNGKeyArray, chunk: int):
-        """Compiles. `seconds` is what that took, `compiled` the executable."""
-        self._hybrid, self._root, self.chunk = run.hybrid, root, chunk
+    def __init__(self, study: Study, chunk: int, *, members_at_once: int = 0):
+        """Compiles. `seconds` is what that took, `compiled` the executable.
+
+        **Arguments:** `members_at_once`: bounds the memory of a study; 0: all of them.
+        """
+        self.study, self.chunk = study, chunk
         started = time.perf_counter()
-        call = jax.jit(run_rounds, static_argnames="chunk", donate_argnames="state")
-        lowered = call.lower(run.hybrid, run.state, root, jnp.int32(chunk), chunk=chunk)
-        self.compiled = lowered.compile()
+        call = jax.jit(
+            functools.partial(_run_study, chunk=chunk, at_once=members_at_once),
+            donate_argnames="state",
+        )
+        self.compiled = call.lower(study, study.state, jnp.int32(chunk)).compile()
         self.seconds = time.perf_counter() - started
 
     def __call__(self, state: RoundState, rounds: int) -> tuple[RoundState, RoundLog]:
         """Runs `rounds` ≤ chunk rounds. The state passed in is donated: use the one returned."""
-        return self.compiled(self._hybrid, state, self._root, jnp.int32(rounds))
+        return self.compiled(self.study, state, jnp.int32(rounds))
+
+
+def _run_study(
+    study: Study, state: RoundState, active: Int[Array, ""], *, chunk: int, at_once: int
+) -> tuple[RoundState, RoundLog]:
+    """The chunk for every member."""
+
+    def one(hybrid: Hybrid, state: RoundState, root: PRNGKeyArray) -> tuple[RoundState, RoundLog]:
+        return run_rounds(hybrid, state, root, active, chunk=chunk)
+
+    if study.members == 1:
+        return one(study.hybrid, state, study.root)
+    if at_once == 0:
+        return jax.vmap(one)(study.hybrid, state, study.root)
+    every = (study.hybrid, state, study.root)
+    return lax.map(lambda member: one(*member), every, batch_size=at_once)
 
 
 class Chunk(eqx.Module):
     """What one call gave."""
 
     state: RoundState
-    records: list[dict[str, Any]]
+    records: list[list[dict[str, Any]]]
+    """For every member, one record per round."""
 
 
 def train(
@@ -49,23 +109,33 @@ def train(
 ) -> Iterator[Chunk]:
     """Calls the program until `outer` rounds are done, yielding after every call.
 
-    **Arguments:** `env_steps`: team steps that the rounds before `state` took.
+    **Arguments:** `env_steps`: team steps of one member in the rounds before `state`.
 
     The state of a chunk is donated to the next one: take what you need of it before going on.
     """
-    done = int(state.round)
+    study, skills = program.study, skill_names(state)
+    done, before = rounds_done(study, state), [env_steps] * study.members
     while done < outer:
         rounds = min(program.chunk, outer - done)
         started = time.perf_counter()
         state, log = program(state, rounds)
         state = jax.block_until_ready(state)
         seconds = time.perf_counter() - started
-        rows = records(log, rounds, first=done, env_steps=env_steps, skills=skill_names(state))
-        for row in rows:
+        host = jax.tree.map(np.asarray, log)
+        rows = [
+            records(study.member(host, m), rounds, first=done, env_steps=before[m], skills=skills)
+            for m in range(study.members)
+        ]
+        for row in (row for member in rows for row in member):
             row["seconds"] = seconds / rounds
-        env_steps = rows[-1]["env_steps"]
+        before = [member[-1]["env_steps"] for member in rows]
         done += rounds
         yield Chunk(state=state, records=rows)
+
+
+def rounds_done(study: Study, state: RoundState) -> int:
+    """Rounds behind a state; all members are at the same one."""
+    return int(study.member(state, 0).round)
 
 
 def skill_names(state: RoundState) -> tuple[str, ...]:
@@ -83,10 +153,9 @@ def records(
     rollout. `score_*`: metrics of the policy written back, on the judging worlds. `env_steps`:
     team steps since the start.
     """
-    host = jax.tree.map(np.asarray, log)
     rows = []
     for i in range(rounds):
-        here = jax.tree.map(lambda x, i=i: x[i], host)
+        here = jax.tree.map(lambda x, i=i: x[i], log)
         env_steps += int(here.env_steps)
         rows.append({"outer": first + i, **_flat(here, skills), "env_steps": env_steps})
     return rows
@@ -117,14 +186,21 @@ def _scalars(module: eqx.Module) -> dict[str, float]:
     return {name: float(value) for name, value in vars(module).items()}
 
 
-def first_lines(hybrid: Hybrid, config: RunConfig) -> list[str]:
+def average(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The members' mean of every field, for a glance at a study."""
+    return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
+
+
+def first_lines(study: Study, config: RunConfig) -> list[str]:
     """What is about to be trained, and the search's numbers, which decide more than any others."""
+    hybrid = study.hybrid
     env, es = hybrid.env, config.es
     ppo = f"{hybrid.grad_steps} PPO steps × {hybrid.worlds} worlds"
     search = f"{hybrid.strategy.population_size} members × {hybrid.evolution.worlds} worlds"
     parts = {"gradient": ppo, "evolution": search}.get(es.arm, f"{ppo}, then {search}")
     lines = [
-        f"training {es.arm}: {config.outer} rounds of {parts}",
+        f"training {es.arm}: {config.outer} rounds of {parts}"
+        + (f"; {study.members} runs side by side" if study.members > 1 else ""),
         f"world: {type(env).__name__}, {env.num_agents} agents, {env.horizon} steps an episode",
     ]
     if es.arm != "gradient":

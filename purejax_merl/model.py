@@ -5,6 +5,7 @@ Axis: none.
 May import: build and below, config, runtime.
 """
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -51,17 +52,34 @@ def read_config(path: str | Path) -> RunConfig:
         raise modelfile.ModelFileError(f"`{path}` holds no usable config: {error}") from None
 
 
-def load(path: str | Path) -> Model:
+def load(path: str | Path, **world: Any) -> Model:
     """The model with the world it was trained in.
 
-    **Errors:** `ModelFileError` for a file that is truncated, foreign, damaged or of another shape.
+    **Arguments:** `world`: fields of `EnvConfig` to change, such as `grid=24`; the weights fit any
+    grid, team size and terrain.
+
+    **Errors:** `ModelFileError` for a file that is truncated, foreign, damaged or of another shape;
+    `ConfigError` for a field that does not exist or does not fit.
     """
     path = find(path)
     config = read_config(path)
     env = build.make_env(config)
     actor, critic = networks_like(config, env)
     loaded = modelfile.load_model(path, {"actor": actor, "critic": critic})
+    if world:
+        config = _changed(config, world)
+        env = build.make_env(config)
     return Model(actor=loaded["actor"], critic=loaded["critic"], env=env, config=config)
+
+
+def _changed(config: RunConfig, world: dict[str, Any]) -> RunConfig:
+    """The config with another world."""
+    names = {field.name for field in dataclasses.fields(config.env)}
+    if unknown := sorted(set(world) - names):
+        raise ConfigError(
+            f"`load(..., {unknown[0]}=...)` is no field of the world: {sorted(names)}"
+        )
+    return dataclasses.replace(config, env=dataclasses.replace(config.env, **world))
 
 
 def networks_like(config: RunConfig, env: AbstractTeamEnv) -> tuple[Any, Any]:

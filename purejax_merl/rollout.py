@@ -1,6 +1,7 @@
 """Where actors and environments meet.
 
-In: an environment, an actor, one key per world. Out: a `Rollout` or only its `Outcome`.
+In: an environment, an actor, one key per world. Out: a `Rollout`, only its `Outcome`, or one
+world's `Episode` to look at.
 Axes: time T (one scan) and worlds B (one vmap). Members are mapped by `rounds`.
 May import: types, envs, agents.
 """
@@ -18,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 from purejax_merl.agents import policy as policies
 from purejax_merl.agents.base import AbstractActor
 from purejax_merl.envs.base import AbstractTeamEnv
-from purejax_merl.types import Action, Outcome, Rollout, Step
+from purejax_merl.types import Action, Episode, Outcome, Rollout, Step
 
 Kept = TypeVar("Kept")
 
@@ -53,7 +54,7 @@ def collect(
     """
 
     def one_world(key: PRNGKeyArray) -> tuple[Step, Any, Any, Outcome]:
-        final, (steps, trace) = _episode(env, actor, sampler, lambda step: step, key=key)
+        final, (steps, trace) = _episode(env, actor, sampler, lambda _, step: step, key=key)
         return steps, env.view(final), env.team_view(final), _outcome(env, final, trace)
 
     steps, last_view, last_team_view, outcome = jax.vmap(one_world, out_axes=(1, 0, 0, 0))(keys)
@@ -66,10 +67,23 @@ def outcomes(
     """The same episodes, keeping only what they came to: leaves `(B,)`."""
 
     def one_world(key: PRNGKeyArray) -> Outcome:
-        final, (_, trace) = _episode(env, actor, sampler, lambda step: None, key=key)
+        final, (_, trace) = _episode(env, actor, sampler, lambda *_: None, key=key)
         return _outcome(env, final, trace)
 
     return jax.vmap(one_world)(keys)
+
+
+def episode(
+    env: AbstractTeamEnv, actor: AbstractActor, sampler: Sampler, *, key: PRNGKeyArray
+) -> Episode:
+    """The same episode of one world, keeping its states and actions to look at."""
+    final, ((states, actions), trace) = _episode(
+        env, actor, sampler, lambda state, step: (state, step.action), key=key
+    )
+    states = jax.tree.map(lambda x, last: jnp.concatenate([x, last[None]]), states, final)
+    return Episode(
+        states=states, action=actions, alive=trace.alive, outcome=_outcome(env, final, trace)
+    )
 
 
 class _Trace(eqx.Module):
@@ -85,7 +99,7 @@ def _episode(
     env: AbstractTeamEnv,
     actor: AbstractActor,
     sampler: Sampler,
-    keep: Callable[[Step], Kept],
+    keep: Callable[[PyTree[Any], Step], Kept],
     *,
     key: PRNGKeyArray,
 ) -> tuple[PyTree[Any], tuple[Kept, _Trace]]:
@@ -118,7 +132,7 @@ def _episode(
         )
         state = jax.tree.map(lambda new, old: jnp.where(carry.alive, new, old), moved, carry.state)
         alive = carry.alive & ~paid.terminated & ~paid.truncated
-        return _Carry(state=state, alive=alive), (keep(step), trace)
+        return _Carry(state=state, alive=alive), (keep(carry.state, step), trace)
 
     start = _Carry(state=env.reset(key=reset_key), alive=jnp.ones((), bool))
     final, outputs = lax.scan(body, start, jnp.arange(env.horizon))

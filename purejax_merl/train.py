@@ -5,6 +5,7 @@ Axis: wall-clock.
 May import: everything.
 """
 
+import contextlib
 import json
 import signal
 import sys
@@ -12,13 +13,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from purejax_merl.config import ConfigError, RunConfig
 from purejax_merl.flags import one_clear_error, parse_resume, parse_run
 
 if TYPE_CHECKING:
     from purejax_merl.build import Run
+    from purejax_merl.loop import Program, Study
+    from purejax_merl.rounds import RoundState
+
+Runs: TypeAlias = "dict[str, tuple[RunConfig, Run]]"
 
 
 def main(argv: Sequence[str] | None = None) -> Path:
@@ -37,17 +42,25 @@ def main(argv: Sequence[str] | None = None) -> Path:
 
 
 def train(config: RunConfig) -> Path:
-    """Runs one training from config to evaluated model.
+    """Runs one training, or a study of several side by side, from config to evaluated models.
 
-    **Returns:** the run directory. **Errors:** `ConfigError`, `RunDirError`, `ModelFileError`.
+    **Returns:** the run directory; the members of a study have a folder each in it.
+
+    **Errors:** `ConfigError`, `RunDirError`, `ModelFileError`.
     """
+    from purejax_merl import loop
     from purejax_merl.runtime import rundir
 
-    run = _build(config)
+    runs = _build(config)
+    study = loop.gather(*_side_by_side(runs))
     hint = f"{config.env.terrain}{config.env.grid}x{config.env.n_agents}-{config.es.arm}"
-    folder = rundir.create_run_dir(config.run_dir, name_hint=f"{hint}-seed{config.seed}")
+    seeds = f"seed{config.seed}" if config.seeds == 1 else f"{config.seeds}seeds"
+    folder = rundir.create_run_dir(config.run_dir, name_hint=f"{hint}-{seeds}")
     rundir.write_json(folder / "config.json", config.to_dict())
-    return _finish(config, run, folder)
+    if study.members > 1:
+        for name, (member, _) in runs.items():
+            rundir.write_json(rundir.subfolder(folder, name) / "config.json", member.to_dict())
+    return _finish(config, runs, study, folder)
 
 
 def resume(folder: Path, argv: Sequence[str]) -> Path:
@@ -59,20 +72,23 @@ def resume(folder: Path, argv: Sequence[str]) -> Path:
     """
     import equinox as eqx
 
+    from purejax_merl import loop
     from purejax_merl.runtime import checkpoint, rundir
 
     config = _stored_config(folder, argv)
-    run = _build(config)
+    runs = _build(config)
+    study = loop.gather(*_side_by_side(runs))
     if checkpoint.found(folder / "checkpoints"):
-        state, done, notes = checkpoint.restore(folder / "checkpoints", run.state)
-        run = eqx.tree_at(lambda r: r.state, run, state)
+        state, done, notes = checkpoint.restore(folder / "checkpoints", study.state)
+        study = eqx.tree_at(lambda s: s.state, study, state)
     else:
         done, notes = 0, ["no checkpoint was written yet: starting from round 0"]
     for note in notes:
         _say(note)
-    rundir.truncate_history(folder / "history.jsonl", done)
+    for place in _places(folder, runs):
+        rundir.truncate_history(place / "history.jsonl", done)
     _say(f"resuming {folder} after round {done} of {config.outer}")
-    return _finish(config, run, folder)
+    return _finish(config, runs, study, folder)
 
 
 def _stored_config(folder: Path, argv: Sequence[str]) -> RunConfig:
@@ -102,68 +118,111 @@ def _differences(stored: dict, asked: dict, where: str = "") -> list[str]:
     return lines
 
 
-def _build(config: RunConfig) -> "Run":
+def _build(config: RunConfig) -> Runs:
+    """Every member's config and parts, by name."""
     # Heavy imports wait until the flags are known to be good.
-    from purejax_merl import build, model
+    from purejax_merl import build, model, sweep
     from purejax_merl.runtime import cache
 
     cache.enable_compilation_cache()
     env = build.make_env(config)
     start = model.warm_start(config.init_from, config, env) if config.init_from else (None, None)
-    return build.build_run(config, env=env, actor=start[0], critic=start[1])
+    return {
+        name: (member, build.build_run(member, env=env, actor=start[0], critic=start[1]))
+        for name, member in sweep.members(config).items()
+    }
 
 
-def _finish(config: RunConfig, run: "Run", folder: Path) -> Path:
-    """Compiles, trains from the run's state on, saves and evaluates."""
-    from purejax_merl import build, loop
-    from purejax_merl.runtime import describe, progress, rundir
+def _side_by_side(runs: Runs) -> tuple[list["Run"], list]:
+    """Parts and root keys in the order of the members."""
+    from purejax_merl import build
+
+    roots = [build.stream(member.seed, build.TRAINING) for member, _ in runs.values()]
+    return [run for _, run in runs.values()], roots
+
+
+def _places(folder: Path, runs: Runs) -> list[Path]:
+    """Where each member writes: the run directory itself if there is only one."""
+    return [folder] if len(runs) == 1 else [folder / name for name in runs]
+
+
+def _finish(config: RunConfig, runs: Runs, study: "Study", folder: Path) -> Path:
+    """Compiles, trains from the study's state on, saves and evaluates."""
+    from purejax_merl import loop
+    from purejax_merl.runtime import describe
 
     _say(f"run directory: {folder}")
-    for line in loop.first_lines(run.hybrid, config):
+    for line in loop.first_lines(study, config):
         _say(line)
     _say(describe.device_line())
-    program = loop.Program(run, build.stream(config.seed, build.TRAINING), config.chunk)
+    program = loop.Program(study, config.chunk, members_at_once=config.members_at_once)
+    plan = describe.memory_plan(program.compiled)
     _say(describe.compile_line(program.seconds))
-    _say(describe.memory_line(describe.memory_plan(program.compiled)))
-    started, done = time.perf_counter(), int(run.state.round)
-    with (
-        _Interrupt() as interrupt,
-        rundir.HistoryWriter(folder / "history.jsonl", append=True) as history,
-        progress.ProgressReporter(config.outer, initial=done) as bar,
-    ):
-        state = _rounds(config, run, program, folder, history, bar, interrupt)
-    if int(state.round) < config.outer:
-        _say(f"stopped after round {int(state.round)}; go on with `--resume {folder}`")
+    _say(describe.memory_line(plan))
+    _refuse_if_too_large(plan)
+    started = time.perf_counter()
+    with _Interrupt() as interrupt:
+        state = _rounds(config, program, _places(folder, runs), folder, interrupt)
+    if (done := loop.rounds_done(study, state)) < config.outer:
+        _say(f"stopped after round {done}; go on with `--resume {folder}`")
         raise SystemExit(128 + interrupt.number)
     _say(f"trained in {time.perf_counter() - started:.1f} s")
-    _deliver(config, run, state, folder)
+    for m, ((member, run), place) in enumerate(
+        zip(runs.values(), _places(folder, runs), strict=True)
+    ):
+        _deliver(member, run, study.member(state, m), place)
     return folder
 
 
-def _rounds(config, run, program, folder, history, bar, interrupt):
+def _refuse_if_too_large(plan: dict[str, int]) -> None:
+    from purejax_merl.runtime import describe
+
+    limit = describe.device_memory()
+    if plan and limit and plan["planned"] > limit:
+        raise ConfigError(
+            f"the program plans {describe.human_bytes(plan['planned'])}, the device has "
+            f"{describe.human_bytes(limit)}: lower `--member-chunk` (or `--members-at-once` for "
+            "several seeds), which changes no result, or `--rollouts`."
+        )
+
+
+def _rounds(
+    config: RunConfig,
+    program: "Program",
+    places: list[Path],
+    folder: Path,
+    interrupt: "_Interrupt",
+) -> "RoundState":
     """All chunks: record, show, checkpoint; stops early, and saved, when asked to."""
     from purejax_merl import loop
-    from purejax_merl.runtime import checkpoint, rundir
+    from purejax_merl.runtime import checkpoint, progress, rundir
 
-    state = run.state
-    env_steps = rundir.last_value(folder / "history.jsonl", "env_steps", 0)
-    saved = int(state.round)
-    for chunk in loop.train(program, state, config.outer, env_steps=env_steps):
-        state, done = chunk.state, int(chunk.state.round)
-        for record in chunk.records:
-            history.append(record)
-        history.flush()
-        bar.update(len(chunk.records), chunk.records[-1])
-        stop = interrupt.number != 0
-        if stop or done - saved >= config.checkpoint_every or done == config.outer:
-            checkpoint.save(folder / "checkpoints", state, done)
-            saved = done
-        if stop:
-            break
+    study, state = program.study, program.study.state
+    saved = done = loop.rounds_done(study, state)
+    env_steps = rundir.last_value(places[0] / "history.jsonl", "env_steps", 0)
+    with contextlib.ExitStack() as stack:
+        histories = [
+            stack.enter_context(rundir.HistoryWriter(place / "history.jsonl", append=True))
+            for place in places
+        ]
+        bar = stack.enter_context(progress.ProgressReporter(config.outer, initial=done))
+        for chunk in loop.train(program, state, config.outer, env_steps=env_steps):
+            state, done = chunk.state, done + len(chunk.records[0])
+            for history, records in zip(histories, chunk.records, strict=True):
+                for record in records:
+                    history.append(record)
+                history.flush()
+            bar.update(len(chunk.records[0]), loop.average([rows[-1] for rows in chunk.records]))
+            stop = interrupt.number != 0
+            if stop or done - saved >= config.checkpoint_every or done == config.outer:
+                checkpoint.save(folder / "checkpoints", state, done)
+                saved = done
+            if stop:
+                break
     return state
 
 
-def _deliver(config, run, state, folder: Path) -> None:
+def _deliver(config: RunConfig, run: "Run", state: "RoundState", folder: Path) -> None:
     """The model and its evaluation on fresh worlds; a resumed run writes only what is missing."""
     from purejax_merl import build, evaluation, model
     from purejax_merl.runtime import rundir
@@ -176,7 +235,7 @@ def _deliver(config, run, state, folder: Path) -> None:
     key = build.stream(config.seed, build.TEST)
     table = evaluation.report(run.hybrid.env, learner.actor, config.episodes, key=key)
     rundir.write_json(folder / "evaluation.json", {"seed": config.seed, **table})
-    _say(f"evaluation of the returned policy on {config.episodes} fresh worlds")
+    _say(f"{folder.name}: the returned policy on {config.episodes} fresh worlds")
     for line in evaluation.lines(table):
         _say(line)
 

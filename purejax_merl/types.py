@@ -10,6 +10,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32
 
 View = PyTree[Any]
@@ -129,3 +130,38 @@ class Rollout(eqx.Module):
     """Views of the final state, `(B, ...)`, for the bootstrap."""
     outcome: Outcome
     """Leaves `(B,)`."""
+
+
+class Episode(eqx.Module):
+    """One world from start to end, to be looked at."""
+
+    states: PyTree[Any]
+    """Leaves `(T+1, ...)`; after the end the last state stands still."""
+    action: Action
+    """Leaves `(T, ...)`: what was done in state t."""
+    alive: Bool[Array, "time"]
+    """False on the rows after the episode ended."""
+    outcome: Outcome
+    """Scalars."""
+
+
+class Scene(eqx.Module):
+    """An episode as host data that any renderer can draw; a world's viewer makes it. F frames are
+    the T+1 states."""
+
+    wall: Bool[np.ndarray, "row col"]
+    covered_at: Int[np.ndarray, "row col"]
+    """Frame at which the cell was first covered; -1: never."""
+    position: Int[np.ndarray, "frame agent 2"]
+    """(row, col) of every agent; rows grow downwards."""
+    linked: Bool[np.ndarray, "frame agent agent"]
+    """Who hears whom, diagonal False."""
+    skill: Int[np.ndarray, "frame agent"]
+    """The skill chosen in each state; the last frame repeats the one before it."""
+    coverage: Float[np.ndarray, "frame"]
+    """Covered free cells / free cells."""
+    lambda2: Float[np.ndarray, "frame"]
+    """Second smallest eigenvalue of the soft communication graph's Laplacian."""
+    skill_names: tuple[str, ...] = eqx.field(static=True)
+    bar: float = eqx.field(static=True)
+    """λ₂ above this counts as connected."""

@@ -42,7 +42,10 @@ def no_charge(state: ProbeState, moves: Int[Array, "agent"]) -> Float[Array, "ag
 
 
 class Probe(AbstractTeamEnv):
-    """Contexts are drawn afresh every step, whatever the agents do; probes differ in `pay`, `goal` and `charge`."""
+    """Contexts are drawn afresh every step, whatever the agents do.
+
+    Probes differ in what they `pay` and `charge`, in the team's `goal`, and in how they end.
+    """
 
     num_agents: int = eqx.field(static=True, default=2)
     num_moves: int = eqx.field(static=True, default=2)

@@ -1,6 +1,7 @@
 """Small runs for the tests: the parts of a `Hybrid` with numbers that one wants to turn."""
 
 import functools
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -39,11 +40,11 @@ def make_ppo(**changes) -> PPO:
     return PPO(**(numbers | changes))
 
 
-def make_networks(env, *, skills=None, width=16, seed=0, first_bias=0.0):
+def make_networks(env, *, skills: dict[str, Any] | None = None, width=16, seed=0, first_bias=0.0):
     """Actor and critic over the views of `env`; `skills` None: two learned heads."""
     state = env.reset(key=jax.random.key(0))
     own, team = (features(view).shape[-1] for view in (env.view(state), env.team_view(state)))
-    skills = {"one": None, "two": None} if skills is None else skills
+    skills = skills or {"one": None, "two": None}
     actor_key, critic_key = jax.random.split(jax.random.key(seed))
     actor = CompactActor(
         own, env.num_moves, skills, width=width, depth=1, first_bias=first_bias, key=actor_key

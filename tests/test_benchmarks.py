@@ -1,5 +1,6 @@
 """The host loops that the benchmark times compute what the fused round computes."""
 
+import dataclasses
 import importlib
 import sys
 from pathlib import Path
@@ -21,18 +22,26 @@ host_loop = importlib.import_module("host_loop")
 ROOT = jax.random.key(5)
 
 
-def tiny_run(**changes):
+def tiny_run(anneal_rounds=None, **changes):
     env = everything()
     strategy = NES(population_size=6, sigma=1.0, lr=0.1, optimizer="adam")
     hybrid = make_hybrid(env, strategy=strategy, grad_steps=2, **changes)
+    if anneal_rounds is not None:
+        hybrid = dataclasses.replace(hybrid, anneal_rounds=jnp.float32(anneal_rounds))
     actor, critic = make_networks(env, width=8)
     return hybrid, hybrid.init(opinionated(actor), critic)
 
 
-@pytest.mark.parametrize("form", ["host_round", "batched_round"])
-@pytest.mark.parametrize("accept", [False, True])
-def test_host_loop_is_the_fused_round(form, accept):
-    hybrid, start = tiny_run(accept=accept)
+@pytest.mark.parametrize(
+    ("form", "changes"),
+    [
+        ("host_round", {}),
+        ("host_round", {"accept": True, "anneal_rounds": 2}),
+        ("batched_round", {}),
+    ],
+)
+def test_host_loop_is_the_fused_round(form, changes):
+    hybrid, start = tiny_run(**changes)
     fused, log = run_chunk(hybrid, start, ROOT, jnp.int32(3), chunk=3)
     hosted = start
     for _ in range(3):

@@ -72,7 +72,8 @@ def test_every_free_cell_can_be_reached_and_spawns_are_free(name, size):
     walls, spawns = (np.asarray(x) for x in draw(jax.random.split(KEY, worlds)))
     for wall, both in zip(walls, spawns, strict=True):
         assert (~wall).sum() >= team, "fewer free cells than agents"
-        assert ndimage.label(~wall)[1] == 1, "a free cell that cannot be reached"
+        _, pieces = ndimage.label(~wall)  # pyright: ignore[reportGeneralTypeIssues]
+        assert pieces == 1, "a free cell that cannot be reached"
         for cells in both:
             assert len({tuple(cell) for cell in cells}) == team, "two agents on one cell"
             assert not wall[tuple(cells.T)].any(), "spawn in a wall"

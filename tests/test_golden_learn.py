@@ -33,9 +33,8 @@ def test_every_recorded_array(golden):
         discount=data["gamma"],
         trace_decay=data["lam"],
     )
-    ours = {"adv": advantage.T, "ret": target.T}
-    for mechanism in MECHANISMS:
-        ours[f"dual_{mechanism}"] = replay_dual(mechanism, data["dual_violation"])
+    duals = {f"dual_{m}": replay_dual(m, data["dual_violation"]) for m in MECHANISMS}
+    ours = {"adv": advantage.T, "ret": target.T, **duals}
     assert ours.keys() | inputs == data.keys()
     for name, value in ours.items():
         np.testing.assert_allclose(value, data[name], rtol=1e-5, atol=1e-5, err_msg=name)

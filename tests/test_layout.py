@@ -28,7 +28,10 @@ MAY_IMPORT = {
     "loop": _BELOW_ROUNDS | {"rounds", "config", "build"},
     "evaluation": _WORLD | {"rollout", "runtime"},
     "model": _BELOW_ROUNDS | {"rounds", "config", "build", "runtime"},
+    "deploy": _BELOW_ROUNDS | {"rounds", "config", "build", "runtime", "model"},
     "flags": {"config"},
+    "report": {"config", "flags", "runtime"},
+    "sweep": {"config"},
     "runtime": {"types", "config"},
 }
 # The doors of the package may use every room, by the package's own names too.

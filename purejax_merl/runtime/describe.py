@@ -4,6 +4,7 @@ In: words, seconds, a compiled program. Out: short lines for people.
 Axis: none. May import: nothing of this package.
 """
 
+import os
 from typing import Any
 
 import jax
@@ -42,6 +43,17 @@ def memory_plan(compiled: jax.stages.Compiled) -> dict[str, int]:
         return {}
     plan = {word: int(getattr(analysis, attribute)) for word, attribute in _MEMORY.items()}
     return plan | {"planned": sum(plan.values()) - 2 * plan["aliased"]}
+
+
+def device_memory() -> int:
+    """Bytes of memory of the first device; 0 where nobody tells."""
+    stats = jax.devices()[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        return int(stats["bytes_limit"])
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 0
 
 
 def memory_line(plan: dict[str, int]) -> str:

@@ -188,3 +188,8 @@ def last_value(path: str | Path, name: str, default: Any) -> Any:
     """A field of the history's last record; `default` where there is no record."""
     records = read_history(path) if Path(path).exists() else []
     return records[-1].get(name, default) if records else default
+
+
+def subfolder(folder: str | Path, name: str) -> Path:
+    """A fresh folder for one member of a study."""
+    return _mkdir(Path(folder) / name)
