@@ -27,14 +27,10 @@ import jax
 import jax.numpy as jnp
 from host_loop import batched_round, host_round
 
-from purejax_merl import rollout
-from purejax_merl.agents.compact import CompactActor, CompactCritic
-from purejax_merl.envs.coverage import CoverageEnv
-from purejax_merl.evolve import NES, make_evosax, module_theta
-from purejax_merl.learn.dual import Dual
-from purejax_merl.learn.ppo import PPO
-from purejax_merl.rounds import Evolution, Hybrid, RoundState, run_rounds
-from purejax_merl.types import features
+from purejax_merl.build import build_run
+from purejax_merl.config import EnvConfig, preset
+from purejax_merl.evolve import module_theta
+from purejax_merl.rounds import Hybrid, RoundState, run_rounds
 
 TOLERANCE = 1e-4
 """On every weight, after the checked rounds. The programs do the same sums in another order."""
@@ -61,48 +57,21 @@ class Size:
 
 
 def make_run(size: Size, population: int, *, evosax_name: str | None = None, seed: int = 0):
-    """The parts and the first state of one run."""
-    env = CoverageEnv(num_agents=size.agents, grid=size.grid, horizon=size.horizon)
-    state = env.reset(key=jax.random.key(0))
-    own, team = (features(view).shape[-1] for view in (env.view(state), env.team_view(state)))
-    actor_key, critic_key = jax.random.split(jax.random.key(seed))
-    skills = {"disperse": None, **env.skills()}
-    actor = CompactActor(
-        own, env.num_moves, skills, width=size.width, depth=2, first_bias=1.0, key=actor_key
-    )
-    critic = CompactCritic(own + team, width=size.width, depth=2, key=critic_key)
-    strategy = NES(population_size=population, sigma=0.05, lr=0.02, optimizer="adam")
-    if evosax_name is not None:
-        strategy = make_evosax(evosax_name, population, 0.05, 0.02, optimizer="adam")
-    hybrid = Hybrid(
-        env=env,
-        learner=_ppo(),
-        strategy=strategy,
-        evolution=Evolution(worlds=size.eval_worlds),
-        sampler=rollout.Sampler(),
+    """The parts and the first state of one run: the default preset at this size."""
+    base = preset("compact")
+    config = dataclasses.replace(
+        base,
+        seed=seed,
         grad_steps=size.grad_steps,
-        worlds=size.worlds,
+        env=EnvConfig(grid=size.grid, n_agents=size.agents, horizon=size.horizon),
+        agent=dataclasses.replace(base.agent, width=size.width),
+        ppo=dataclasses.replace(base.ppo, rollouts=size.worlds),
+        es=dataclasses.replace(
+            base.es, pop=population, eval_worlds=size.eval_worlds, es_kind=evosax_name or "nes"
+        ),
     )
-    return hybrid, hybrid.init(actor, critic)
-
-
-def _ppo() -> PPO:
-    def rate(value: float) -> jax.Array:
-        return jnp.asarray(value, jnp.float32)
-
-    return PPO(
-        lr=rate(1e-3),
-        clip=rate(0.2),
-        discount=rate(0.99),
-        trace_decay=rate(0.95),
-        skill_entropy=rate(0.01),
-        move_entropy=rate(0.01),
-        max_grad_norm=rate(0.5),
-        dual=Dual("soft_lambda", rate(2.0), rate(0.0), rate(0.0)),
-        epochs=4,
-        minibatches=4,
-        train_selector=True,
-    )
+    run = build_run(config)
+    return run.hybrid, run.state
 
 
 _one_round = jax.jit(lambda hybrid, state, root: hybrid.outer_round(state, root=root)[0])

@@ -15,7 +15,7 @@ from typing import Annotated
 import tyro
 
 from purejax_merl.config import ConfigError
-from purejax_merl.flags import WorldChange, one_clear_error
+from purejax_merl.flags import AS_TRAINED, WorldChange, one_clear_error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,7 @@ class EvaluateArgs:
     """Root of the test worlds, a stream of its own that no training meets."""
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print JSON instead of a table."""
-    world: Annotated[WorldChange, tyro.conf.OmitArgPrefixes] = WorldChange()
+    world: Annotated[WorldChange, tyro.conf.OmitArgPrefixes] = AS_TRAINED
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -46,6 +46,9 @@ class WorldChange:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
+AS_TRAINED = WorldChange()
+
+
 def parse_run(
     argv: Sequence[str] | None, *, prog: str, description: str, default: RunConfig | None = None
 ) -> RunConfig:

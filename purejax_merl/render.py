@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from purejax_merl.config import ConfigError, refuse
-from purejax_merl.flags import WorldChange, one_clear_error
+from purejax_merl.flags import AS_TRAINED, WorldChange, one_clear_error
 
 if TYPE_CHECKING:
     from purejax_merl.types import Scene
@@ -38,7 +38,7 @@ class RenderArgs:
     """Take the likeliest skill and move instead of drawing them."""
     fps: int = 10
     """Steps per second of a GIF."""
-    world: Annotated[WorldChange, tyro.conf.OmitArgPrefixes] = WorldChange()
+    world: Annotated[WorldChange, tyro.conf.OmitArgPrefixes] = AS_TRAINED
 
 
 def main(argv: Sequence[str] | None = None) -> Path:

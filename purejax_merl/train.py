@@ -1,6 +1,7 @@
 """`python -m purejax_merl.train`: train a team, write a run directory; or resume one.
 
-In: flags. Out: config.json, history.jsonl, checkpoints/, model.eqx, evaluation.json.
+In: flags. Out: config.json, history.jsonl, checkpoints/, model.eqx, evaluation.json,
+report.html.
 Axis: wall-clock.
 May import: everything.
 """
@@ -148,7 +149,7 @@ def _places(folder: Path, runs: Runs) -> list[Path]:
 
 def _finish(config: RunConfig, runs: Runs, study: "Study", folder: Path) -> Path:
     """Compiles, trains from the study's state on, saves and evaluates."""
-    from purejax_merl import loop
+    from purejax_merl import loop, report
     from purejax_merl.runtime import describe
 
     _say(f"run directory: {folder}")
@@ -171,6 +172,7 @@ def _finish(config: RunConfig, runs: Runs, study: "Study", folder: Path) -> Path
         zip(runs.values(), _places(folder, runs), strict=True)
     ):
         _deliver(member, run, study.member(state, m), place)
+    _say(f"report: {report.write([folder])}")
     return folder
 
 

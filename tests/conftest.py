@@ -39,7 +39,8 @@ def _cache_folder() -> Path | None:
 # JAX reads these at import, and subprocess tests inherit them. An unreadable entry only costs a
 # recompilation (JAX warns and carries on), so parallel workers may share the folder.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# The tests' programs are tiny: compiling them is most of the time, and unoptimised code is as right.
+# The tests' programs are tiny: compiling them is most of the time, and unoptimised code is as
+# right.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 if (_folder := _cache_folder()) is not None:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_folder))

@@ -110,7 +110,8 @@ def test_every_published_flag_is_there(capsys):
         train.main(["--help"])
     assert stop.value.code == 0
     text = capsys.readouterr().out
-    flags = """grid n-agents comm-r horizon flock congestion outer grad-steps rollouts pop sigma es-lr
+    flags = """
+    grid n-agents comm-r horizon flock congestion outer grad-steps rollouts pop sigma es-lr
     es-kind seed run-dir init-from preset terrain mechanism fitness arm elite-frac weight-decay
     eval-worlds chunk"""
     missing = [name for name in flags.split() if f"--{name}" not in text]

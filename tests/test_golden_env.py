@@ -172,7 +172,7 @@ def test_lambda2_file(golden):
         comm_r, sharp = int(recorded[f"{prefix}_comm_r"]), float(recorded[f"{prefix}_sharp"])
         weights = jax.vmap(lambda p, r=comm_r, s=sharp: comms.soft_weights(p, r, s))(positions)
         linked = jax.vmap(functools.partial(comms.adjacency, comm_r=comm_r))(positions)
-        value = np.asarray(jax.vmap(comms.algebraic_connectivity)(weights))
+        value = np.asarray(jax.jit(jax.vmap(comms.algebraic_connectivity))(weights))
         expected = recorded[f"{prefix}_lambda2"]
         assert lambda2_close(value, expected).all(), prefix
         np.testing.assert_allclose(weights, recorded[f"{prefix}_weights"], rtol=1e-4, atol=1e-6)
@@ -193,7 +193,8 @@ def is_one_piece(wall: np.ndarray) -> bool:
 
 def test_terrain_file(golden):
     """Flood fill is exact. The recorded maps come from another random stream, so they are held to
-    the properties that ours have: one free piece after our repair, spawns on distinct free cells."""
+    the properties that ours have: one free piece after our repair, spawns on distinct free
+    cells."""
     recorded = dict(np.load(golden / "terrains.npz"))
     filled = jax.vmap(terrain.flood_fill)(jnp.asarray(recorded["fill_in"]))
     np.testing.assert_array_equal(filled, recorded["fill_out"])

@@ -390,6 +390,7 @@ def evaluated(folder, capsys) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_the_preset_trains_saves_loads_and_evaluates(run_dir, capsys):
     rows = read_history(run_dir / "history.jsonl")
     assert [row["outer"] for row in rows] == [0, 1]

@@ -67,7 +67,7 @@ def assert_same(straight: pathlib.Path, resumed: pathlib.Path) -> None:
     assert evaluations[0] == evaluations[1]
 
 
-@pytest.mark.parametrize("chunks", [1, 4, 6])
+@pytest.mark.parametrize("chunks", [1, 4, pytest.param(6, marks=pytest.mark.slow)])
 def test_a_crashed_run_resumes_bit_for_bit(straight, tmp_path, monkeypatch, chunks):
     # After 1 chunk there is no checkpoint yet; after 4, one of round 2 and a history up to 3.
     folder = crashed(tmp_path / "run", chunks, monkeypatch)

@@ -29,7 +29,7 @@ def run_dir(tmp_path_factory) -> pathlib.Path:
 def test_the_run_directory_is_complete(run_dir):
     files = {path.name for path in run_dir.iterdir()}
     written = {"config.json", "history.jsonl", "checkpoints", "model.eqx", "evaluation.json"}
-    assert files == written
+    assert files == written | {"report.html"}
     config = RunConfig.from_dict(json.loads((run_dir / "config.json").read_text()))
     assert (config.env.grid, config.es.pop, config.outer) == (8, 4, 3)
 

@@ -13,8 +13,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 def linear(fan_in: int, fan_out: int, *, scale: float, key: PRNGKeyArray) -> eqx.nn.Linear:
     """A linear layer with orthogonal weights of gain `scale` and zero bias (Saxe et al. 2014)."""
-    layer = eqx.nn.Linear(fan_in, fan_out, key=key)
-    weight = jax.nn.initializers.orthogonal(scale)(key, (fan_out, fan_in), jnp.float32)
+    shape_key, weight_key = jax.random.split(key)
+    layer = eqx.nn.Linear(fan_in, fan_out, key=shape_key)
+    weight = jax.nn.initializers.orthogonal(scale)(weight_key, (fan_out, fan_in), jnp.float32)
     return eqx.tree_at(lambda m: (m.weight, m.bias), layer, (weight, jnp.zeros(fan_out)))
 
 

@@ -33,7 +33,7 @@ class Panel:
 
 
 def _share(title: str, unit: str, lines: dict[str, str]) -> Panel:
-    return Panel(title, unit, lines, scale=100, limits=(0, 100))
+    return Panel(title, unit, lines, scale=100.0, limits=(0.0, 100.0))
 
 
 def _both(name: str) -> dict[str, str]:
@@ -65,7 +65,7 @@ SECTIONS: dict[str, list[Panel]] = {
         Panel("Spread of the population", "standard deviation of fitness", {"es_std": "spread"}),
         Panel("Search noise σ", "weight units", {"es_sigma": "σ"}),
         Panel("Length of the step", "weight units", {"es_step_norm": "‖step‖"}),
-        Panel("Steps accepted", "share of rounds", {"es_accepted": "accepted"}, limits=(0, 1)),
+        Panel("Steps accepted", "share of rounds", {"es_accepted": "accepted"}, limits=(0.0, 1.0)),
         Panel("Members without finite fitness", "members", {"es_non_finite": "not finite"}),
     ],
     "Gradient": [

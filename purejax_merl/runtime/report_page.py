@@ -85,7 +85,7 @@ def _reading(groups: list[Group]) -> str:
 def _evaluation(groups: list[Group]) -> str:
     """Metrics down, groups across."""
     done = [[run.evaluation for run in members.runs if run.evaluation] for members in groups]
-    names = dict.fromkeys(name for e in sum(done, []) for name in e["sampled"])
+    names = dict.fromkeys(name for some in done for e in some for name in e["sampled"])
     order = [name for name in _METRICS if name in names]
     order += [name for name in names if name not in _METRICS]
     if not order:
@@ -115,7 +115,8 @@ def _cell(done: list[dict[str, Any]], name: str) -> str:
     if len(entries) == 1:
         low, high = entries[0]["low"], entries[0]["high"]
     else:
-        low, high = curves.interval(means, (0, 1) if share else None)
+        limits = (0.0, 1.0) if share else None
+        low, high = (float(x[0]) for x in curves.interval(means[:, None], limits))
     middle, low, high = (_number(float(x), share) for x in (np.mean(means), low, high))
     text = f"{middle}{' %' * share} [{low}, {high}]"
     greedy = [e["greedy"][name]["mean"] for e in done if name in e.get("greedy", {})]

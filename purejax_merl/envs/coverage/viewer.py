@@ -23,18 +23,19 @@ def scene(
     """
     world = env.inner if isinstance(env, GoalCoverageEnv) else env
     steps = int(np.sum(episode.alive))
-    states = jax.tree.map(lambda leaf: np.asarray(leaf)[: steps + 1], episode.states)
+    states = jax.tree.map(lambda leaf: leaf[: steps + 1], episode.states)
+    position, lambda2 = np.asarray(states.position), np.asarray(states.lambda2)
     wall = np.asarray(bits.unpack(states.wall[0], world.grid))
     covered = np.any(np.asarray(bits.unpack(states.seen, world.grid)), axis=1) & ~wall
     skill = np.asarray(episode.action.skill)[:steps]
     return Scene(
         wall=wall,
         covered_at=np.where(covered[-1], np.argmax(covered, axis=0), -1),
-        position=states.position,
-        linked=_linked(states.position, world.comm_r),
+        position=position,
+        linked=_linked(position, world.comm_r),
         skill=np.concatenate([skill, skill[-1:]]),
         coverage=np.sum(covered, axis=(1, 2)) / np.sum(~wall),
-        lambda2=states.lambda2,
+        lambda2=lambda2,
         skill_names=skill_names,
         bar=0.5,
     )
