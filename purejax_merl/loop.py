@@ -6,6 +6,7 @@ May import: build and below, runtime.
 """
 
 import functools
+import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
@@ -64,7 +65,8 @@ class Program:
     def __init__(self, study: Study, chunk: int, *, members_at_once: int = 0):
         """Compiles. `seconds` is what that took, `compiled` the executable.
 
-        **Arguments:** `members_at_once`: bounds the memory of a study; 0: all of them.
+        **Arguments:** `members_at_once`: bounds the memory of a study; 0: all of them on an
+        accelerator, one by one on a CPU, which small products per member only slow down.
         """
         self.study, self.chunk = study, chunk
         started = time.perf_counter()
@@ -91,9 +93,12 @@ def _run_study(
     if study.members == 1:
         return one(study.hybrid, state, study.root)
     if at_once == 0:
+        at_once = 1 if jax.default_backend() == "cpu" else study.members
+    if at_once >= study.members:
         return jax.vmap(one)(study.hybrid, state, study.root)
     every = (study.hybrid, state, study.root)
-    return lax.map(lambda member: one(*member), every, batch_size=at_once)
+    batch_size = at_once if at_once > 1 else None
+    return lax.map(lambda member: one(*member), every, batch_size=batch_size)
 
 
 class Chunk(eqx.Module):
@@ -148,9 +153,10 @@ def records(
 ) -> list[dict[str, Any]]:
     """One flat record per round.
 
-    `best`, `mean`: fitness over the population. `grad_cov`, `grad_conn5`: coverage and share of
-    steps with λ₂ > 0.5 of the last PPO step's rollout, in percent. `train_*`: metrics of that
-    rollout. `score_*`: metrics of the policy written back, on the judging worlds. `env_steps`:
+    `best`, `mean`: fitness over the population, NaN (null in JSON) in the gradient arm. `grad_cov`,
+    `grad_conn5`: coverage and share of steps with λ₂ > 0.5 of the last PPO step's rollout, in
+    percent, 0 without PPO steps. `train_*`: metrics of that rollout. `score_*`: metrics of the
+    policy written back, on the judging worlds. `env_steps`:
     team steps since the start.
     """
     rows = []
@@ -162,10 +168,12 @@ def records(
 
 
 def _flat(log: RoundLog, skills: tuple[str, ...]) -> dict[str, float]:
-    record: dict[str, float] = {}
+    record = {"best": math.nan, "mean": math.nan}
     if log.evolution is not None:
-        record |= {"best": float(log.evolution.best), "mean": float(log.evolution.mean)}
-    if log.train is not None:
+        record = {"best": float(log.evolution.best), "mean": float(log.evolution.mean)}
+    if log.train is None:
+        record |= {"grad_cov": 0.0, "grad_conn5": 0.0}
+    else:
         score = {f"train_{k}": v for k, v in _scalars(log.train.score).items()}
         if "train_coverage" in score and "train_conn_05" in score:
             record["grad_cov"] = 100 * score["train_coverage"]

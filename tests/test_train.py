@@ -131,3 +131,13 @@ def test_merl_train_needs_a_selector():
         pm.merl_train(
             None, off, key=jax.random.key(0), n_outer=1, grad_steps=1, es_cfg=pm.ESConfig()
         )
+
+
+def test_the_published_fields_are_there_in_every_arm(tmp_path):
+    for arm, flags in (("gradient", []), ("merl", ["--grad-steps", "0"])):
+        folder = tmp_path / arm
+        train.main([*TINY, *flags, "--arm", arm, "--outer", "1", "--run-dir", str(folder)])
+        (row,) = read_history(folder / "history.jsonl")
+        assert row.keys() >= {"outer", "best", "mean", "grad_cov", "grad_conn5"}
+        assert (row["best"] is None) == (arm == "gradient")
+        assert (row["grad_cov"] == 0) == (arm == "merl")

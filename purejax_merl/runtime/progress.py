@@ -4,6 +4,7 @@ In: how many rounds are done, the last record. Out: a bar on a terminal, plain l
 Axis: rounds as they go by on the host. May import: nothing of this package.
 """
 
+import math
 import sys
 import time
 from collections.abc import Mapping
@@ -90,7 +91,7 @@ def summary(record: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{label} {form.format(float(record[key]))}"
         for label, key, form in _SHOWN
-        if record.get(key) is not None
+        if math.isfinite(float(record.get(key, math.nan)))
     )
 
 
