@@ -51,7 +51,7 @@ function lineChart(host, spec) {
   const xs = spec.lines.flatMap(l => l.x).filter(known);
   const x0 = Math.min(...xs), x1 = Math.max(...xs) > x0 ? Math.max(...xs) : x0 + 1;
   const yTicks = ticks(low, high, Math.max(3, Math.floor(height / 36)));
-  const left = 14 + 6.6 * Math.max(...yTicks.map(t => number(t).length)), right = 12, top = 8;
+  const left = 14 + 6.6 * Math.max(...yTicks.map(t => number(t).length)), right = 16, top = 8;
   const bottom = 38;
   const sx = v => left + (v - x0) / (x1 - x0) * (width - left - right);
   const sy = v => top + (high + pad - v) / (high - low + 2 * pad) * (height - top - bottom);
@@ -96,6 +96,16 @@ function lineChart(host, spec) {
     svg.addEventListener("pointerleave", () => spec.onPick(null));
   }
   return {mark};
+}
+
+// Also when a scroll bar takes its share of the width, which is no resize of the window.
+function onNewWidth(redraw) {
+  let width = document.body.clientWidth;
+  new ResizeObserver(() => {
+    if (document.body.clientWidth === width) return;
+    width = document.body.clientWidth;
+    redraw();
+  }).observe(document.body);
 }
 
 // A gap in the numbers is a gap in the line; a lone point becomes a dot.

@@ -146,8 +146,8 @@ document.addEventListener("keydown", e => {
   if (act && !e.target.matches("select")) { e.preventDefault(); act(); }
 });
 const redraw = () => { drawCharts(); show(frame); };
-window.addEventListener("resize", redraw);
 legend();
 redraw();
+onNewWidth(redraw);
 const asked = /^#(\d+)$/.exec(location.hash);
 if (asked) show(+asked[1]);

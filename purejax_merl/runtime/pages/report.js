@@ -85,7 +85,4 @@ function choices() {
 
 choices();
 build();
-let width = document.body.clientWidth;
-window.addEventListener("resize", () => {
-  if (document.body.clientWidth !== width) { width = document.body.clientWidth; build(); }
-});
+onNewWidth(build);
