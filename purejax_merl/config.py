@@ -306,8 +306,8 @@ class RunConfig:
     sweep: tuple[str, ...] = ()
     """Rates to vary in the same program, such as `es.sigma=0.02,0.05`; every combination runs."""
     members_at_once: int = 0
-    """Runs of a study that advance at once, to bound memory; 0: all on an accelerator, one by one
-    on a CPU, where that is faster."""
+    """Runs of a study that advance at once, to bound memory; 0: all on an accelerator, one after
+    the other on a CPU, where that is faster."""
     chunk: int = 5
     """Rounds per compiled call: how often the history is written and the progress moves."""
     checkpoint_every: int = 10

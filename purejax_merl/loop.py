@@ -60,45 +60,64 @@ def gather(runs: Sequence[Run], roots: Sequence[PRNGKeyArray]) -> Study:
 
 
 class Program:
-    """One chunk of rounds, compiled once; the number of rounds of a run is not part of it."""
+    """One chunk of rounds, compiled once; the number of rounds of a run is not part of it.
+
+    The members of a study advance together as one mapped axis, or, `members_at_once` being 1, one
+    after the other through the same program.
+    """
 
     def __init__(self, study: Study, chunk: int, *, members_at_once: int = 0):
         """Compiles. `seconds` is what that took, `compiled` the executable.
 
-        **Arguments:** `members_at_once`: bounds the memory of a study; 0: all of them on an
-        accelerator, one by one on a CPU, which small products per member only slow down.
+        **Arguments:** `members_at_once`: bounds the memory of a study. 0: all of them on an
+        accelerator; 1 on a CPU, which small products per member only slow down.
         """
+        if members_at_once == 0:
+            members_at_once = 1 if jax.default_backend() == "cpu" else study.members
         self.study, self.chunk = study, chunk
+        self._alone = members_at_once == 1
         started = time.perf_counter()
         call = jax.jit(
-            functools.partial(_run_study, chunk=chunk, at_once=members_at_once),
+            functools.partial(_advance, chunk=chunk, at_once=members_at_once),
             donate_argnames="state",
         )
-        self.compiled = call.lower(study, study.state, jnp.int32(chunk)).compile()
+        self.compiled = call.lower(*self._member(0, study.state), jnp.int32(chunk)).compile()
         self.seconds = time.perf_counter() - started
 
     def __call__(self, state: RoundState, rounds: int) -> tuple[RoundState, RoundLog]:
         """Runs `rounds` ≤ chunk rounds. The state passed in is donated: use the one returned."""
-        return self.compiled(self.study, state, jnp.int32(rounds))
+        active = jnp.int32(rounds)
+        if self.study.members == 1 or not self._alone:
+            return self.compiled(*self._member(0, state), active)
+        ends = [self.compiled(*self._member(m, state), active) for m in range(self.study.members)]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *ends)
+
+    def _member(
+        self, index: int, state: RoundState
+    ) -> tuple[Hybrid, RoundState, Key[Array, "..."]]:
+        """What the program takes: one member's parts, or everybody's."""
+        parts = (self.study.hybrid, state, self.study.root)
+        return self.study.member(parts, index) if self._alone else parts
 
 
-def _run_study(
-    study: Study, state: RoundState, active: Int[Array, ""], *, chunk: int, at_once: int
+def _advance(
+    hybrid: Hybrid,
+    state: RoundState,
+    root: Key[Array, "*members"],
+    active: Int[Array, ""],
+    *,
+    chunk: int,
+    at_once: int,
 ) -> tuple[RoundState, RoundLog]:
-    """The chunk for every member."""
+    """The chunk for one member (a single root key), or mapped over all, `at_once` at a time."""
 
-    def one(hybrid: Hybrid, state: RoundState, root: PRNGKeyArray) -> tuple[RoundState, RoundLog]:
-        return run_rounds(hybrid, state, root, active, chunk=chunk)
+    def one(member: tuple[Hybrid, RoundState, PRNGKeyArray]) -> tuple[RoundState, RoundLog]:
+        return run_rounds(*member, active, chunk=chunk)
 
-    if study.members == 1:
-        return one(study.hybrid, state, study.root)
-    if at_once == 0:
-        at_once = 1 if jax.default_backend() == "cpu" else study.members
-    if at_once >= study.members:
-        return jax.vmap(one)(study.hybrid, state, study.root)
-    every = (study.hybrid, state, study.root)
-    batch_size = at_once if at_once > 1 else None
-    return lax.map(lambda member: one(*member), every, batch_size=batch_size)
+    everybody = (hybrid, state, root)
+    if root.ndim == 0:
+        return one(everybody)
+    return lax.map(one, everybody, batch_size=min(at_once, root.shape[0]))
 
 
 class Chunk(eqx.Module):
