@@ -297,6 +297,7 @@ def test_one_update_moves_every_part(parts):
     assert all(jnp.any(x != y) for x, y in zip(before, after, strict=True))
 
 
+@pytest.mark.slow
 def test_a_frozen_selector_is_not_even_decayed(parts):
     state, _ = updated(parts, reference_ppo(train_selector=False, weight_decay=0.1))
     before, after = module_theta(parts[1].selector), module_theta(state.actor.selector)
@@ -412,6 +413,7 @@ def test_compat_trains_saves_loads_and_evaluates(tmp_path, capsys):
     assert evaluated(folder, capsys)["sampled"] == saved["sampled"]
 
 
+@pytest.mark.slow
 def test_a_reference_model_starts_another_grid_and_team(run_dir):
     other = parse_run([*TINY, "--grid", "12", "--n-agents", "3"], prog="test", description="test")
     actor, critic = model.warm_start(run_dir, other, build.make_env(other))
@@ -419,6 +421,7 @@ def test_a_reference_model_starts_another_grid_and_team(run_dir):
     assert eqx.tree_equal(actor, trained.actor) and eqx.tree_equal(critic, trained.critic)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "named"),
     [

@@ -13,7 +13,13 @@ from small import f32, make_hybrid, make_networks, make_ppo, opinionated, run_ch
 
 from purejax_merl import rollout
 from purejax_merl.envs.coverage import CoverageEnv
-from purejax_merl.evolve import NES, antithetic_noise, module_theta, set_module_theta
+from purejax_merl.evolve import (
+    NES,
+    AbstractStrategy,
+    antithetic_noise,
+    module_theta,
+    set_module_theta,
+)
 from purejax_merl.learn.dual import Dual
 from purejax_merl.rounds import run_rounds
 
@@ -168,7 +174,11 @@ def test_more_worlds_leave_the_worlds_that_were_there():
 # The host's numbers
 
 
-@pytest.mark.parametrize("env", [everything(), COVERAGE], ids=["probe", "coverage"])
+@pytest.mark.parametrize(
+    "env",
+    [everything(), pytest.param(COVERAGE, marks=pytest.mark.slow)],
+    ids=["probe", "coverage"],
+)
 def test_fused_fitness_is_that_of_each_member_on_its_own(env):
     hybrid, state = small_run(env)
     genomes, learner = population(state, 6), state.learner
@@ -300,13 +310,42 @@ def test_a_member_without_fitness_never_wins():
     assert safe > 0.8, f"the skill that scores has probability {float(safe):.2f}"
 
 
-def test_acceptance_leaves_a_genome_without_fitness_and_never_takes_one():
-    logs = [failing_run(30, lr=1.0, key=jax.random.key(k), accept=True)[1] for k in (0, 1)]
-    before, after, accepted = (
-        np.concatenate([getattr(log, name) for log in logs])
-        for name in ("before", "after", "accepted")
-    )
-    gained = ~np.isfinite(before) & np.isfinite(after)
-    lost = np.isfinite(before) & ~np.isfinite(after)
-    assert gained.any() and lost.any(), "the test met only one case"
-    assert accepted[gained].all() and not accepted[lost].any()
+class Mirror(AbstractStrategy):
+    """Proposes the opposite of the genome it was given, whatever the fitness."""
+
+    population_size: int = eqx.field(static=True, default=2)
+
+    def init(self, theta):
+        return theta
+
+    def ask(self, state, *, key):
+        return jnp.stack([state, state]), state
+
+    def tell(self, state, population, fitness):
+        return -state
+
+    def inject(self, state, theta):
+        return theta
+
+    def mean(self, state):
+        return state
+
+    def sigma(self, state):
+        return jnp.zeros(())
+
+
+@pytest.mark.parametrize("safe_first", [True, False])
+def test_acceptance_leaves_a_genome_without_fitness_and_never_takes_one(safe_first):
+    env = Probe(num_agents=1, pay=lambda state, moves: jnp.zeros(1), goal=_fails_on_move_one)
+    actor, critic = make_networks(env)
+    lead = jnp.array([20.0, -20.0]) * (1 if safe_first else -1)
+    actor = eqx.tree_at(lambda a: a.selector.head.bias, opinionated(actor), lead)
+    hybrid = make_hybrid(env, strategy=Mirror(), grad_steps=0, eval_worlds=1, accept=True)
+    _, log = run(hybrid, hybrid.init(actor, critic), rounds=20)
+    before, after = np.isfinite(log.evolution.before), np.isfinite(log.evolution.after)
+    accepted = np.asarray(log.evolution.accepted) > 0
+    gained, lost = ~before & after, before & ~after
+    assert lost.any(), "no safe genome met a failing proposal"
+    assert gained.any() or safe_first, "no failing genome met a safe proposal"
+    assert accepted[gained].all()
+    assert not accepted[lost].any()

@@ -57,6 +57,7 @@ def study(tmp_path_factory):
     return train.main([*FLAGS, *flags, "--run-dir", str(folder)])
 
 
+@pytest.mark.slow
 def test_every_member_has_its_own_run_directory(study):
     members = {path.name for path in study.iterdir() if path.is_dir()} - {"checkpoints"}
     assert members == {f"seed{s}-ppo.lr={lr}" for s in (0, 1) for lr in ("0.001", "0.01")}
@@ -65,6 +66,7 @@ def test_every_member_has_its_own_run_directory(study):
         assert files >= {"config.json", "history.jsonl", "model.eqx", "evaluation.json"}
 
 
+@pytest.mark.slow
 def test_a_member_is_the_run_that_its_config_describes(study, tmp_path):
     alone = train.main(
         [*FLAGS, "--seed", "1", "--lr", "0.01", "--run-dir", str(tmp_path / "alone")]

@@ -133,6 +133,7 @@ def test_merl_train_needs_a_selector():
         )
 
 
+@pytest.mark.slow
 def test_the_published_fields_are_there_in_every_arm(tmp_path):
     for arm, flags in (("gradient", []), ("merl", ["--grad-steps", "0"])):
         folder = tmp_path / arm

@@ -91,7 +91,7 @@ def summary(record: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{label} {form.format(float(record[key]))}"
         for label, key, form in _SHOWN
-        if math.isfinite(float(record.get(key, math.nan)))
+        if record.get(key) is not None and math.isfinite(record[key])
     )
 
 
