@@ -2,7 +2,7 @@
 
 In: an environment, an actor, one key per world. Out: a `Rollout`, only its `Outcome`, or one
 world's `Episode` to look at.
-Axes: time T (one scan) and worlds B (one vmap). Members are mapped by `rounds`.
+Axes: time T (one scan) and, inside it, worlds B. Members are mapped by `rounds`.
 May import: types, envs, agents.
 """
 
@@ -25,8 +25,8 @@ Kept = TypeVar("Kept")
 
 
 class _Carry(eqx.Module):
-    state: PyTree[Any]
-    alive: Bool[Array, ""]
+    states: PyTree[Any]
+    alive: Bool[Array, "world"]
 
 
 class Sampler(eqx.Module):
@@ -52,72 +52,75 @@ def collect(
 
     **Returns:** a `Rollout`; rows after an episode's end are kept, with `alive` False.
     """
-
-    def one_world(key: PRNGKeyArray) -> tuple[Step, Any, Any, Outcome]:
-        final, (steps, trace) = _episode(env, actor, sampler, lambda _, step: step, key=key)
-        return steps, env.view(final), env.team_view(final), _outcome(env, final, trace)
-
-    steps, last_view, last_team_view, outcome = jax.vmap(one_world, out_axes=(1, 0, 0, 0))(keys)
-    return Rollout(steps=steps, last_view=last_view, last_team_view=last_team_view, outcome=outcome)
+    final, (steps, trace) = _episodes(env, actor, sampler, lambda _, step: step, keys=keys)
+    return Rollout(
+        steps=steps,
+        last_view=jax.vmap(env.view)(final),
+        last_team_view=jax.vmap(env.team_view)(final),
+        outcome=_outcome(env, final, trace),
+    )
 
 
 def outcomes(
     env: AbstractTeamEnv, actor: AbstractActor, sampler: Sampler, *, keys: Key[Array, "world"]
 ) -> Outcome:
     """The same episodes, keeping only what they came to: leaves `(B,)`."""
-
-    def one_world(key: PRNGKeyArray) -> Outcome:
-        final, (_, trace) = _episode(env, actor, sampler, lambda *_: None, key=key)
-        return _outcome(env, final, trace)
-
-    return jax.vmap(one_world)(keys)
+    final, (_, trace) = _episodes(env, actor, sampler, lambda *_: None, keys=keys)
+    return _outcome(env, final, trace)
 
 
 def episode(
     env: AbstractTeamEnv, actor: AbstractActor, sampler: Sampler, *, key: PRNGKeyArray
 ) -> Episode:
     """The same episode of one world, keeping its states and actions to look at."""
-    final, ((states, actions), trace) = _episode(
-        env, actor, sampler, lambda state, step: (state, step.action), key=key
+    final, ((states, actions), trace) = _episodes(
+        env, actor, sampler, lambda states, step: (states, step.action), keys=key[None]
     )
     states = jax.tree.map(lambda x, last: jnp.concatenate([x, last[None]]), states, final)
-    return Episode(
-        states=states, action=actions, alive=trace.alive, outcome=_outcome(env, final, trace)
-    )
+    states, actions, alive = jax.tree.map(lambda x: x[:, 0], (states, actions, trace.alive))
+    outcome = jax.tree.map(lambda x: x[0], _outcome(env, final, trace))
+    return Episode(states=states, action=actions, alive=alive, outcome=outcome)
 
 
 class _Trace(eqx.Module):
     """What every step adds to the outcome."""
 
-    reward: Float[Array, "*time"]
-    cost: Float[Array, "*time"]
-    terms: PyTree[Float[Array, "*time"]]
-    alive: Bool[Array, "*time"]
+    reward: Float[Array, "*time_world"]
+    cost: Float[Array, "*time_world"]
+    terms: PyTree[Float[Array, "*time_world"]]
+    alive: Bool[Array, "*time_world"]
 
 
-def _episode(
+def _episodes(
     env: AbstractTeamEnv,
     actor: AbstractActor,
     sampler: Sampler,
     keep: Callable[[PyTree[Any], Step], Kept],
     *,
-    key: PRNGKeyArray,
+    keys: Key[Array, "world"],
 ) -> tuple[PyTree[Any], tuple[Kept, _Trace]]:
-    """One world until the horizon. After the episode's end its state stands still."""
-    reset_key, draw_key, step_key = jax.random.split(key, 3)
+    """All worlds until the horizon. After an episode's end its state stands still.
+
+    The world's methods are mapped; the actor sees all worlds as one batch: its layers are then
+    plain products of rows, which a compiler fuses, while mapped ones are reshaped in between.
+    """
+    reset_keys, draw_keys, step_keys = jnp.moveaxis(jax.vmap(_three)(keys), 1, 0)
 
     def body(carry: _Carry, time: Int[Array, ""]) -> tuple[_Carry, tuple[Kept, _Trace]]:
-        view, graph, legal = env.view(carry.state), env.graph(carry.state), env.legal(carry.state)
+        states = carry.states
+        view, graph, legal = (jax.vmap(see)(states) for see in (env.view, env.graph, env.legal))
         policy = actor(view, graph, legal)
-        action = policies.sample(policy, _draws(draw_key, time, env.num_agents))
+        action = policies.sample(policy, _draws(draw_keys, time, env.num_agents))
         if sampler.greedy is not None:
             pick = functools.partial(jnp.where, sampler.greedy)
             action = jax.tree.map(pick, policies.greedy(policy), action)
-        moved, paid = env.step(carry.state, action.move, key=jax.random.fold_in(step_key, time))
+        moved, paid = jax.vmap(lambda state, move, key: env.step(state, move, key=key))(
+            states, action.move, _fold(step_keys, time)
+        )
         reward = paid.reward - _crowding(env, moved, action, sampler.congestion_weight)
         step = Step(
             view=view,
-            team_view=env.team_view(carry.state),
+            team_view=jax.vmap(env.team_view)(states),
             legal=legal,
             graph=graph,
             action=action,
@@ -128,42 +131,65 @@ def _episode(
             target=paid.target,
         )
         trace = _Trace(
-            reward=jnp.mean(reward), cost=jnp.mean(paid.cost), terms=paid.terms, alive=carry.alive
+            reward=jnp.mean(reward, axis=-1),
+            cost=jnp.mean(paid.cost, axis=-1),
+            terms=paid.terms,
+            alive=carry.alive,
         )
-        state = jax.tree.map(lambda new, old: jnp.where(carry.alive, new, old), moved, carry.state)
+        stand = jax.vmap(
+            lambda go, new, old: jax.tree.map(lambda a, b: jnp.where(go, a, b), new, old)
+        )
         alive = carry.alive & ~paid.terminated & ~paid.truncated
-        return _Carry(state=state, alive=alive), (keep(carry.state, step), trace)
+        return _Carry(stand(carry.alive, moved, states), alive), (keep(states, step), trace)
 
-    start = _Carry(state=env.reset(key=reset_key), alive=jnp.ones((), bool))
+    start = _Carry(
+        states=jax.vmap(lambda key: env.reset(key=key))(reset_keys),
+        alive=jnp.ones(keys.shape, bool),
+    )
     final, outputs = lax.scan(body, start, jnp.arange(env.horizon))
-    return final.state, outputs
+    return final.states, outputs
 
 
-def _draws(key: PRNGKeyArray, time: Int[Array, ""], num_agents: int) -> Float[Array, "agent 2"]:
+def _three(key: PRNGKeyArray) -> Key[Array, "3"]:
+    return jax.random.split(key, 3)
+
+
+def _fold(keys: Key[Array, "world"], data: Int[Array, ""]) -> Key[Array, "world"]:
+    return jax.vmap(lambda key: jax.random.fold_in(key, data))(keys)
+
+
+def _draws(
+    keys: Key[Array, "world"], time: Int[Array, ""], num_agents: int
+) -> Float[Array, "world agent 2"]:
     """Two uniforms per agent, keyed by world, step and agent: the team's size moves nobody's
     draws."""
-    step_key = jax.random.fold_in(key, time)
-    agent_keys = jax.vmap(lambda agent: jax.random.fold_in(step_key, agent))(jnp.arange(num_agents))
-    return jax.vmap(lambda k: jax.random.uniform(k, (2,)))(agent_keys)
+
+    def one_agent(key: PRNGKeyArray, agent: Int[Array, ""]) -> Float[Array, "2"]:
+        return jax.random.uniform(jax.random.fold_in(key, agent), (2,))
+
+    agents = jax.vmap(one_agent, in_axes=(None, 0))
+    return jax.vmap(agents, in_axes=(0, None))(_fold(keys, time), jnp.arange(num_agents))
 
 
 def _crowding(
-    env: AbstractTeamEnv, state: PyTree[Any], action: Action, weight: float
-) -> Float[Array, "agent"]:
+    env: AbstractTeamEnv, states: PyTree[Any], action: Action, weight: float
+) -> Float[Array, "world agent"]:
     """Price of in-range teammates that chose the same skill; `weight` 0 is not computed."""
     if not weight:
-        return jnp.zeros(env.num_agents)
-    same = env.graph(state) & (action.skill[:, None] == action.skill[None])
-    return weight * jnp.sum(same, axis=1).astype(jnp.float32)
+        return jnp.zeros(action.skill.shape)
+    alike = action.skill[..., :, None] == action.skill[..., None, :]
+    same = jax.vmap(env.graph)(states) & alike
+    return weight * jnp.sum(same, axis=-1).astype(jnp.float32)
 
 
 def _outcome(env: AbstractTeamEnv, final: PyTree[Any], trace: _Trace) -> Outcome:
+    """Leaves `(B,)`."""
     alive = trace.alive.astype(jnp.float32)
-    length = jnp.sum(alive)
-    mean_terms = jax.tree.map(lambda term: jnp.sum(term * alive) / length, trace.terms)
+    length = jnp.sum(alive, axis=0)
+    mean_terms = jax.tree.map(lambda term: jnp.sum(term * alive, axis=0) / length, trace.terms)
     return Outcome(
-        score=env.score(final, mean_terms),
-        reward_sum=jnp.sum(trace.reward * alive),
-        cost_sum=jnp.sum(trace.cost * alive),
+        score=jax.vmap(env.score)(final, mean_terms),
+        reward_sum=jnp.sum(trace.reward * alive, axis=0),
+        cost_sum=jnp.sum(trace.cost * alive, axis=0),
         steps=length,
     )
