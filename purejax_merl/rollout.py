@@ -29,6 +29,15 @@ class _Carry(eqx.Module):
     alive: Bool[Array, "world"]
 
 
+class _Drawn(eqx.Module):
+    """What chance decides in every step."""
+
+    uniform: Float[Array, "*time_world agent 2"]
+    """Two per agent: one for the skill, one for its move."""
+    key: Key[Array, "*time_world"]
+    """The world's own."""
+
+
 class Sampler(eqx.Module):
     """How a rollout acts and what it charges for crowding."""
 
@@ -106,16 +115,16 @@ def _episodes(
     """
     reset_keys, draw_keys, step_keys = jnp.moveaxis(jax.vmap(_three)(keys), 1, 0)
 
-    def body(carry: _Carry, time: Int[Array, ""]) -> tuple[_Carry, tuple[Kept, _Trace]]:
+    def body(carry: _Carry, drawn: _Drawn) -> tuple[_Carry, tuple[Kept, _Trace]]:
         states = carry.states
         view, graph, legal = (jax.vmap(see)(states) for see in (env.view, env.graph, env.legal))
         policy = actor(view, graph, legal)
-        action = policies.sample(policy, _draws(draw_keys, time, env.num_agents))
+        action = policies.sample(policy, drawn.uniform)
         if sampler.greedy is not None:
             pick = functools.partial(jnp.where, sampler.greedy)
             action = jax.tree.map(pick, policies.greedy(policy), action)
         moved, paid = jax.vmap(lambda state, move, key: env.step(state, move, key=key))(
-            states, action.move, _fold(step_keys, time)
+            states, action.move, drawn.key
         )
         reward = paid.reward - _crowding(env, moved, action, sampler.congestion_weight)
         step = Step(
@@ -146,7 +155,7 @@ def _episodes(
         states=jax.vmap(lambda key: env.reset(key=key))(reset_keys),
         alive=jnp.ones(keys.shape, bool),
     )
-    final, outputs = lax.scan(body, start, jnp.arange(env.horizon))
+    final, outputs = lax.scan(body, start, _draw(draw_keys, step_keys, env))
     return final.states, outputs
 
 
@@ -154,21 +163,26 @@ def _three(key: PRNGKeyArray) -> Key[Array, "3"]:
     return jax.random.split(key, 3)
 
 
-def _fold(keys: Key[Array, "world"], data: Int[Array, ""]) -> Key[Array, "world"]:
-    return jax.vmap(lambda key: jax.random.fold_in(key, data))(keys)
+def _draw(
+    draw_keys: Key[Array, "world"], step_keys: Key[Array, "world"], env: AbstractTeamEnv
+) -> _Drawn:
+    """All chance of the episodes at once: random bits inside a loop are a loop of their own.
 
-
-def _draws(
-    keys: Key[Array, "world"], time: Int[Array, ""], num_agents: int
-) -> Float[Array, "world agent 2"]:
-    """Two uniforms per agent, keyed by world, step and agent: the team's size moves nobody's
-    draws."""
+    Uniforms are keyed by world, step and agent: neither the team's size nor the horizon moves
+    anybody's draws.
+    """
+    times, agents = jnp.arange(env.horizon), jnp.arange(env.num_agents)
 
     def one_agent(key: PRNGKeyArray, agent: Int[Array, ""]) -> Float[Array, "2"]:
         return jax.random.uniform(jax.random.fold_in(key, agent), (2,))
 
-    agents = jax.vmap(one_agent, in_axes=(None, 0))
-    return jax.vmap(agents, in_axes=(0, None))(_fold(keys, time), jnp.arange(num_agents))
+    def one_step(draw_key: PRNGKeyArray, step_key: PRNGKeyArray, time: Int[Array, ""]) -> _Drawn:
+        key = jax.random.fold_in(draw_key, time)
+        uniform = jax.vmap(one_agent, in_axes=(None, 0))(key, agents)
+        return _Drawn(uniform=uniform, key=jax.random.fold_in(step_key, time))
+
+    one_time = jax.vmap(one_step, in_axes=(0, 0, None))
+    return jax.vmap(one_time, in_axes=(None, None, 0))(draw_keys, step_keys, times)
 
 
 def _crowding(

@@ -134,7 +134,7 @@ def _smallest_eigenvalue(diagonal: list[Array], off_diagonal: list[Array]) -> Fl
 
     high = functools.reduce(jnp.minimum, diagonal)
     # 26 halvings leave high / 2^26, below float32 rounding of the entries.
-    low, high = lax.fori_loop(0, 26, halve, (jnp.zeros_like(high), high))
+    low, high = lax.fori_loop(0, 26, halve, (jnp.zeros_like(high), high), unroll=13)
     return jnp.maximum((low + high) / 2, 0)
 
 
