@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "model": _BELOW_ROUNDS | {"rounds", "config", "build", "runtime"},
     "deploy": _BELOW_ROUNDS | {"rounds", "config", "build", "runtime", "model"},
     "flags": {"config"},
+    "compare": {"config", "flags", "runtime"},
     "report": {"config", "flags", "runtime"},
     "sweep": {"config"},
     "runtime": {"types", "config"},
