@@ -268,6 +268,9 @@ class ESSettings:
     """Decay of the genome per step, times the step size."""
     eval_worlds: int = 16
     """Worlds in which every member is tried, and worlds of the judging."""
+    reuse: Switch = "off"
+    """on: the population's episodes train the executor as well, one PPO step more per round, so
+    that they cost no environment steps of their own."""
     accept: Switch = "off"
     """on: write the evolved genome back only if it is at least as fit as the one before."""
     member_chunk: int = 0
@@ -338,12 +341,29 @@ class RunConfig:
                 f"divide the {rows} rows of a rollout (`--rollouts` × `--horizon`); try "
                 f"`--minibatches {_divisor(rows, self.ppo.minibatches)}`.",
             )
+        if self.es.reuse == "on":
+            self._check_reuse()
         if self.agent.selector == "off" and self.es.arm != "gradient":
             refuse("selector", "off", "be on, or use `--arm gradient`: evolution needs a selector.")
         if self.grad_steps == 0 and self.es.arm == "gradient":
             refuse("grad_steps", 0, "be at least 1 with `--arm gradient`, or nothing is trained.")
         if self.compat == "on":
             self._check_compat()
+
+    def _check_reuse(self) -> None:
+        if self.es.arm not in ("merl", "no_injection"):
+            must = "be off: only `--arm merl` and `no_injection` have both halves."
+            refuse("reuse", "on", must)
+        episodes, minibatches = self.es.pop * self.es.eval_worlds, self.ppo.minibatches
+        rows = self.ppo.rollouts * self.env.horizon // minibatches
+        if episodes * self.env.horizon % rows:
+            refuse(
+                "reuse",
+                "on",
+                f"come with `--pop` × `--eval-worlds` ({episodes} episodes of {self.env.horizon} "
+                f"steps) divisible into minibatches of {rows} rows; try `--eval-worlds "
+                f"{self.ppo.rollouts}`.",
+            )
 
     def _check_compat(self) -> None:
         """Compatibility fixes some choices: another one is refused, not overruled."""

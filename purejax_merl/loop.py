@@ -205,6 +205,8 @@ def _flat(log: RoundLog, skills: tuple[str, ...]) -> dict[str, float]:
         names = ("std", "non_finite", "before", "after", "accepted", "sigma", "step_norm")
         record |= {f"es_{name}": float(getattr(log.evolution, name)) for name in names}
         record |= {f"score_{k}": v for k, v in _scalars(log.evolution.score).items()}
+    if log.reuse is not None:
+        record |= {f"reuse_{k}": v for k, v in _scalars(log.reuse).items()}
     return record
 
 

@@ -5,7 +5,9 @@ Axes: rounds R (one scan) and members P (one vmap over the rollouts of B worlds)
 May import: types, envs, agents, learn, evolve, rollout.
 """
 
-from typing import Any, Literal
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
 
 import equinox as eqx
 import jax
@@ -20,8 +22,9 @@ from purejax_merl.evolve.base import AbstractStrategy
 from purejax_merl.evolve.genome import module_theta, set_module_theta
 from purejax_merl.evolve.ranking import failures_last
 from purejax_merl.learn.ppo import PPO, LearnerState, PPOLog
-from purejax_merl.types import AbstractScore, Outcome
+from purejax_merl.types import AbstractScore, Outcome, Rollout
 
+Played = TypeVar("Played", Outcome, Rollout)
 Arm = Literal["merl", "gradient", "evolution", "no_injection"]
 
 
@@ -39,6 +42,10 @@ class Evolution(eqx.Module):
     accept: bool = eqx.field(static=True, default=False)
     """Keep the evolved genome only if it does at least as well as the one before on the judging
     worlds."""
+    reuse: bool = eqx.field(static=True, default=False)
+    """The population's episodes train the executor as well, as MERL's shared replay does (arXiv
+    1906.07315): one more PPO step per round, on every member's actions with its own
+    log-probabilities."""
     reset_moments: bool = eqx.field(static=True, default=True)
     """Adam's moments of a selector that was replaced start afresh; False keeps the stale ones."""
     member_chunk: int | None = eqx.field(static=True, default=None)
@@ -101,6 +108,8 @@ class RoundLog(eqx.Module):
     """The last PPO step; None where there is none."""
     evolution: EvolutionLog | None
     """None in the gradient-only arm."""
+    reuse: PPOLog | None
+    """The PPO step on the population's episodes; None where they are not reused."""
     env_steps: Float[Array, "*rounds"]
     """Team steps of this round: PPO, population and judging."""
 
@@ -134,11 +143,15 @@ class Hybrid(eqx.Module):
         """One round, as one pure function of the state and the run's root key."""
         key = jax.random.fold_in(root, state.round)
         train_key, evolve_key = jax.random.split(key)
-        learner, train_log = self.annealed(state.round)._train(state.learner, key=train_key)
-        learner, strategy, evolution_log = self._evolve(learner, state.strategy, key=evolve_key)
+        now = self.annealed(state.round)
+        learner, train_log = now._train(state.learner, key=train_key)
+        learner, strategy, evolution_log, reuse_log = now._evolve(
+            learner, state.strategy, key=evolve_key
+        )
         log = RoundLog(
             train=train_log,
             evolution=evolution_log,
+            reuse=reuse_log,
             env_steps=sum(
                 (part.env_steps for part in (train_log, evolution_log) if part is not None),
                 jnp.zeros(()),
@@ -187,16 +200,24 @@ class Hybrid(eqx.Module):
 
     def _evolve(
         self, learner: LearnerState, strategy: PyTree[Any], *, key: PRNGKeyArray
-    ) -> tuple[LearnerState, PyTree[Any], EvolutionLog | None]:
-        """(b) inject, (c) one ES step under common random numbers, (d) write back."""
+    ) -> tuple[LearnerState, PyTree[Any], EvolutionLog | None, PPOLog | None]:
+        """(b) inject, (c) one ES step under common random numbers, (d) write back, and, with
+        `reuse`, a PPO step on what the population went through."""
         if self.evolution.arm == "gradient":
-            return learner, strategy, None
-        noise_key, fitness_key, judge_key = jax.random.split(key, 3)
+            return learner, strategy, None, None
+        noise_key, fitness_key, judge_key, *shuffle_key = jax.random.split(
+            key, 4 if self.evolution.reuse else 3
+        )
         if self.evolution.arm == "merl":
             strategy = self.strategy.inject(strategy, module_theta(self._evolved(learner.actor)))
         before = self.strategy.mean(strategy)
         population, strategy = self.strategy.ask(strategy, key=noise_key)
-        tried = self.play(learner.actor, population, key=fitness_key)
+        episodes = None
+        if self.evolution.reuse:
+            episodes = self.collect(learner.actor, population, key=fitness_key)
+            tried = episodes.outcome
+        else:
+            tried = self.play(learner.actor, population, key=fitness_key)
         fitness = self.fitness(tried, learner)
         strategy = self.strategy.tell(strategy, population, fitness)
         pair = jnp.stack([before, self.strategy.mean(strategy)])
@@ -220,8 +241,12 @@ class Hybrid(eqx.Module):
             ),
             env_steps=jnp.sum(tried.steps) + jnp.sum(judged.steps),
         )
-        learner = self._write_back(learner, kept)
-        return learner, self.strategy.inject(strategy, kept), log
+        learner, reuse_log = self._write_back(learner, kept), None
+        if episodes is not None:
+            learner, reuse_log = self._learner_of(population.shape[0]).update(
+                learner, _joined(episodes), key=shuffle_key[0]
+            )
+        return learner, self.strategy.inject(strategy, kept), log, reuse_log
 
     def play(
         self, actor: AbstractActor, genomes: Float[Array, "member dim"], *, key: PRNGKeyArray
@@ -230,15 +255,36 @@ class Hybrid(eqx.Module):
 
         Only the evolved leaves carry the member axis: the rest of the actor is shared.
         """
+        return self._each(rollout.outcomes, actor, genomes, key)
+
+    def collect(
+        self, actor: AbstractActor, genomes: Float[Array, "member dim"], *, key: PRNGKeyArray
+    ) -> Rollout:
+        """The same episodes with everything that the learner needs: the leaves of a `Rollout`,
+        each with a leading axis P."""
+        return self._each(rollout.collect, actor, genomes, key)
+
+    def _each(
+        self,
+        roll_out: Callable[..., Played],
+        actor: AbstractActor,
+        genomes: Float[Array, "member dim"],
+        key: PRNGKeyArray,
+    ) -> Played:
         worlds = rollout.world_keys(key, self.evolution.worlds)
 
-        def member(theta: Float[Array, "dim"]) -> Outcome:
+        def member(theta: Float[Array, "dim"]) -> Played:
             candidate = self._with_genome(actor, theta)
-            return rollout.outcomes(self.env, candidate, self.sampler, keys=worlds)
+            return roll_out(self.env, candidate, self.sampler, keys=worlds)
 
         if self.evolution.member_chunk is None:
             return jax.vmap(member)(genomes)
         return lax.map(member, genomes, batch_size=self.evolution.member_chunk)
+
+    def _learner_of(self, members: int) -> PPO:
+        """The learner for the population's episodes: its minibatches keep their size."""
+        minibatches = self.learner.minibatches * members * self.evolution.worlds // self.worlds
+        return dataclasses.replace(self.learner, minibatches=max(minibatches, 1))
 
     def fitness(self, outcome: Outcome, learner: LearnerState) -> Float[Array, "member"]:
         """One number per member: the mean over its worlds."""
@@ -261,6 +307,24 @@ class Hybrid(eqx.Module):
         if not self.evolution.reset_moments:
             return learner
         return self.learner.reset_selector_moments(learner)
+
+
+def _joined(episodes: Rollout) -> Rollout:
+    """Members and worlds as one axis of worlds."""
+
+    def merge(axis: int, tree: PyTree[Any]) -> PyTree[Any]:
+        def one(x: Array) -> Array:
+            x = jnp.moveaxis(x, 0, axis)
+            return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+
+        return jax.tree.map(one, tree)
+
+    return Rollout(
+        steps=merge(1, episodes.steps),
+        last_view=merge(0, episodes.last_view),
+        last_team_view=merge(0, episodes.last_team_view),
+        outcome=merge(0, episodes.outcome),
+    )
 
 
 def run_rounds(
