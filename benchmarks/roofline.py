@@ -202,7 +202,8 @@ def programs(run: Run) -> dict[str, tuple[Any, ...]]:
     keys = rollout.world_keys(root, hybrid.worlds)
     start = jax.jit(jax.vmap(lambda key: env.reset(key=key)))(keys)
     states = jax.jit(_states)(env, start, moves)
-    view, graph, legal, _ = jax.jit(observation)(env, states)
+    # A function of its own: the program that is timed must not be compiled already.
+    view, graph, legal, _ = jax.jit(lambda env, states: observation(env, states))(env, states)
     collect = jax.jit(lambda actor, keys: rollout.collect(env, actor, hybrid.sampler, keys=keys))
     theta = module_theta(actor.selector)
     noise = jax.random.normal(root, (hybrid.strategy.population_size, theta.size))
