@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from purejax_merl.config import RunConfig
 from purejax_merl.runtime import describe
 from purejax_merl.runtime.files import plain
 
-Arms = Mapping[str, Callable[[], Any]]
+Arms = dict[str, Callable[[], Any]]
 
 
 def arguments(doc: str | None, quick: str) -> argparse.Namespace:
@@ -41,6 +41,9 @@ def arguments(doc: str | None, quick: str) -> argparse.Namespace:
     args = parser.parse_args()
     if args.json is not None and args.json.exists():
         parser.error(f"`--json {args.json}` exists already; name another file.")
+    if args.quick:
+        # Nearly all of a smoke test is compilation, and unoptimised code is as right.
+        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
     # A compiled program from an earlier run would hide what compiling costs.
     jax.config.update("jax_enable_compilation_cache", False)
     return args

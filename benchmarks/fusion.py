@@ -1,255 +1,266 @@
-"""What does it buy to compile the outer round? Checks that all loops agree, then times them.
+"""What does it buy to compile the outer round? Checks that the loops agree, then times them.
 
-    python benchmarks/fusion.py --quick --json fusion.json
+    python benchmarks/fusion.py --json benchmarks/results/fusion.json
 
-Arms: `literal` (Python over steps and members), `batched` (one dispatch per phase), `evosax`
-(batched, with evosax's Open_ES), `round` (one program per round), `chunk` (one program for all
-rounds). Times are seconds per round after a first call; what that took longer is compilation.
+Arms: `literal` (Python over steps and members, a `float()` each), `host` (the best loop on the
+host: a jitted scan of PPO steps, a jitted vmap of members, evosax's Open_ES to ask and tell, the
+fitness read back once a round), `round` (one program per round), `chunk` (one program for several
+rounds), `seeds in turn` and `seeds mapped` (several runs, one after the other through the chunk's
+program as `--seeds` does it on a CPU, or as one more mapped axis as on an accelerator). All but
+`host`, which draws its own noise, must end with the same weights.
+
+The population of the preset is timed at the preset's sizes, the others at smaller ones. The
+literal arm is left out above 128 members: it is not extrapolated.
 """
 
-import argparse
 import dataclasses
 import functools
-import importlib.metadata
-import json
-import os
-import platform
-import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import equinox as eqx
+import common
 import jax
 import jax.numpy as jnp
 from host_loop import batched_round, host_round
 
-from purejax_merl.build import build_run
-from purejax_merl.config import EnvConfig, preset
+from purejax_merl.build import Run
+from purejax_merl.config import RunConfig, preset
 from purejax_merl.evolve import module_theta
+from purejax_merl.loop import Program, gather
 from purejax_merl.rounds import Hybrid, RoundState, run_rounds
 
 TOLERANCE = 1e-4
 """On every weight, after the checked rounds. The programs do the same sums in another order."""
 
-Advance = Callable[[Hybrid, RoundState, jax.Array, int], RoundState]
-"""`(hybrid, state, root, rounds) -> state`."""
+LITERAL_UP_TO = 128
+"""Members."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Size:
-    """What is timed."""
+class Row:
+    """One population at one size."""
 
-    populations: tuple[int, ...]
-    arms: tuple[str, ...]
-    agents: int
-    grid: int
-    horizon: int
-    grad_steps: int
-    worlds: int
-    eval_worlds: int
-    width: int
+    config: RunConfig
     rounds: int
+    """Rounds per sample; those of a chunk."""
     repeats: int
+    seeds: int = 0
+    """Runs of the arms with seeds; 0 leaves these arms out."""
+    seed_repeats: int = 2
 
 
-def make_run(size: Size, population: int, *, evosax_name: str | None = None, seed: int = 0):
-    """The parts and the first state of one run: the default preset at this size."""
+def small(population: int) -> RunConfig:
+    """The preset with less of everything, so that a large population fits into a short sample."""
     base = preset("compact")
-    config = dataclasses.replace(
+    return dataclasses.replace(
         base,
-        seed=seed,
-        grad_steps=size.grad_steps,
-        env=EnvConfig(grid=size.grid, n_agents=size.agents, horizon=size.horizon),
-        agent=dataclasses.replace(base.agent, width=size.width),
-        ppo=dataclasses.replace(base.ppo, rollouts=size.worlds),
-        es=dataclasses.replace(
-            base.es, pop=population, eval_worlds=size.eval_worlds, es_kind=evosax_name or "nes"
-        ),
+        grad_steps=2,
+        env=dataclasses.replace(base.env, horizon=50),
+        ppo=dataclasses.replace(base.ppo, rollouts=8),
+        es=dataclasses.replace(base.es, pop=population, eval_worlds=4),
     )
-    run = build_run(config)
-    return run.hybrid, run.state
 
 
-_one_round = jax.jit(lambda hybrid, state, root: hybrid.outer_round(state, root=root)[0])
-_chunk = functools.partial(jax.jit, static_argnames="chunk")(run_rounds)
-
-
-def _repeat(one: Callable[[Hybrid, RoundState, jax.Array], RoundState]) -> Advance:
-    def advance(hybrid: Hybrid, state: RoundState, root: jax.Array, rounds: int) -> RoundState:
-        for _ in range(rounds):
-            state = one(hybrid, state, root)
-        return state
-
-    return advance
-
-
-def _fused_chunk(hybrid: Hybrid, state: RoundState, root: jax.Array, rounds: int) -> RoundState:
-    return _chunk(hybrid, state, root, jnp.int32(rounds), chunk=rounds)[0]
-
-
-ARMS: dict[str, Advance] = {
-    "literal": _repeat(host_round),
-    "batched": _repeat(batched_round),
-    "evosax": _repeat(batched_round),
-    "round": _repeat(_one_round),
-    "chunk": _fused_chunk,
-}
-
-FULL = Size(
-    populations=(8, 32, 128),
-    arms=tuple(ARMS),
-    agents=4,
-    grid=16,
-    horizon=100,
-    grad_steps=5,
-    worlds=16,
-    eval_worlds=8,
-    width=96,
-    rounds=3,
-    repeats=4,
-)
-# Nearly all of it is compilation, hence one population, three arms and a small team.
-QUICK = dataclasses.replace(
-    FULL,
-    populations=(16,),
-    arms=("literal", "batched", "chunk"),
-    agents=2,
-    grid=8,
-    horizon=20,
-    worlds=8,
-    width=32,
+FULL = (
+    Row(small(8), rounds=3, repeats=6, seeds=4),
+    Row(preset("compact"), rounds=3, repeats=4, seeds=4, seed_repeats=1),
+    Row(small(32), rounds=3, repeats=6),
+    Row(small(128), rounds=3, repeats=4, seeds=4),
+    Row(small(512), rounds=2, repeats=3),
+    Row(small(1024), rounds=2, repeats=3, seeds=4, seed_repeats=1),
 )
 
 
-def measure(size: Size, population: int) -> dict[str, Any]:
-    """First calls, whether they agree, then seconds per round of every arm.
+def tiny(population: int) -> RunConfig:
+    """For a smoke test: nearly all of it is compilation."""
+    base = small(population)
+    return dataclasses.replace(
+        base,
+        grad_steps=1,
+        env=dataclasses.replace(base.env, grid=8, n_agents=2, horizon=10),
+        agent=dataclasses.replace(base.agent, width=16),
+        ppo=dataclasses.replace(base.ppo, rollouts=4, minibatches=2, ppo_epochs=1),
+        es=dataclasses.replace(base.es, eval_worlds=2),
+    )
 
-    The order of the samples is A B … B A, so that drift cancels.
-    """
-    root, runs, first, ends = jax.random.key(1), {}, {}, {}
-    for name in size.arms:
-        evosax_name = "Open_ES" if name == "evosax" else None
-        hybrid, state = make_run(size, population, evosax_name=evosax_name)
-        runs[name] = functools.partial(ARMS[name], hybrid, state, root, size.rounds)
-        first[name], ends[name] = timed(runs[name])
-    check = compare(make_run(size, population)[1], ends)
-    samples: dict[str, list[float]] = {name: [] for name in size.arms}
-    for repeat in range(size.repeats if check["same"] else 0):
-        for name in size.arms if repeat % 2 == 0 else reversed(size.arms):
-            samples[name].append(timed(runs[name])[0] / size.rounds)
-    rows = {
-        name: summary(first[name], size.rounds, taken) for name, taken in samples.items() if taken
+
+QUICK = (Row(tiny(8), rounds=2, repeats=2, seeds=2),)
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """A loop over `rounds` rounds of one run, or of several."""
+
+    advance: Callable[[], Any]
+    runs: int = 1
+    program: common.Compiled | None = None
+    """None where the loop is made of several programs, compiled at its first call."""
+
+
+def make_run(config: RunConfig, *, seed: int = 0, evosax_name: str | None = None) -> Run:
+    es = {"es_kind": evosax_name} if evosax_name else {}
+    return common.run_of(dataclasses.replace(config, seed=seed), es=es)
+
+
+def root_key(seed: int) -> jax.Array:
+    return jax.random.key(1 + seed)
+
+
+def repeated(
+    one: Callable[[Hybrid, RoundState, jax.Array], RoundState], run: Run, rounds: int
+) -> RoundState:
+    """`rounds` rounds from the first state."""
+    state = run.state
+    for _ in range(rounds):
+        state = one(run.hybrid, state, root_key(0))
+    return state
+
+
+def single_arms(row: Row) -> dict[str, Arm]:
+    """The loops over one run, from a literal one to one program for all rounds."""
+    run, root = make_run(row.config), root_key(0)
+    evosax_run = make_run(row.config, evosax_name="Open_ES")
+    one = common.compiled(
+        lambda hybrid, state, root: hybrid.outer_round(state, root=root)[0],
+        run.hybrid,
+        run.state,
+        root,
+    )
+    arms = {
+        "literal": Arm(lambda: repeated(host_round, run, row.rounds)),
+        "host": Arm(lambda: repeated(batched_round, evosax_run, row.rounds)),
+        "round": Arm(lambda: repeated(one.call, run, row.rounds), program=one),
+        "chunk": chunk_arm(run, root, row.rounds),
     }
-    return {"check": check, "arms": rows}
+    if row.config.es.pop > LITERAL_UP_TO:
+        del arms["literal"]
+    return arms
+
+
+def chunk_arm(run: Run, root: jax.Array, rounds: int) -> Arm:
+    """One program for all rounds."""
+    args = (run.hybrid, run.state, root, jnp.int32(rounds))
+    program = common.compiled(functools.partial(run_rounds, chunk=rounds), *args)
+    return Arm(lambda: program.call(*args)[0], program=program)
+
+
+def seed_arms(row: Row, chunk: Arm) -> dict[str, Arm]:
+    """Several runs that share a program: one after the other through `chunk`'s, or mapped."""
+    assert chunk.program is not None
+    call, active, seeds = chunk.program.call, jnp.int32(row.rounds), range(row.seeds)
+    runs = [make_run(row.config, seed=seed) for seed in seeds]
+    study = gather(runs, [root_key(seed) for seed in seeds])
+    mapped = Program(study, row.rounds, members_at_once=row.seeds)
+
+    def in_turn() -> list[RoundState]:
+        return [
+            call(run.hybrid, run.state, root_key(seed), active)[0]
+            for seed, run in zip(seeds, runs, strict=True)
+        ]
+
+    def at_once() -> RoundState:
+        # The program takes its state for its own, so every sample gets a copy.
+        return mapped(jax.tree.map(jnp.copy, study.state), row.rounds)[0]
+
+    made = common.Compiled(call=mapped.compiled, seconds=mapped.seconds)
+    return {
+        "seeds in turn": Arm(in_turn, runs=row.seeds, program=chunk.program),
+        "seeds mapped": Arm(at_once, runs=row.seeds, program=made),
+    }
+
+
+def measure(row: Row) -> dict[str, Any]:
+    """First calls, whether they agree, then seconds per round and run of every arm."""
+    arms = single_arms(row)
+    first, ends = {}, {}
+    for name, arm in arms.items():
+        first[name], ends[name] = common.timed(arm.advance)
+    check = compare(make_run(row.config).state, ends)
+    measured: dict[str, Any] = {
+        "population": row.config.es.pop,
+        "preset_size": row.config == preset("compact"),
+        "rounds_per_sample": row.rounds,
+        "env_steps_per_round": team_steps(row.config),
+        "check": check,
+    }
+    if not check["same"]:
+        return measured | {"arms": {}}
+    samples = common.interleaved(calls(arms), row.repeats, warm=False)
+    if row.seeds:
+        more = seed_arms(row, arms["chunk"])
+        arms, samples = arms | more, samples | common.interleaved(calls(more), row.seed_repeats)
+    return measured | {
+        "arms": {
+            name: arm_row(arm, samples[name], row.rounds, first.get(name))
+            for name, arm in arms.items()
+        }
+    }
+
+
+def calls(arms: dict[str, Arm]) -> dict[str, Callable[[], Any]]:
+    return {name: arm.advance for name, arm in arms.items()}
+
+
+def arm_row(arm: Arm, samples: list[float], rounds: int, first: float | None) -> dict[str, Any]:
+    """Seconds per round and run. Where the loop has no program of its own, its compilation is
+    what the first call took longer."""
+    row = {"runs": arm.runs} | common.summary([s / rounds / arm.runs for s in samples])
+    if arm.program is not None:
+        return row | arm.program.cost
+    assert first is not None
+    return row | {"compile_s": max(first - rounds * row["median_s"], 0.0)}
+
+
+def team_steps(config: RunConfig) -> int:
+    """Environment steps of a round: PPO, population and the judging of two genomes."""
+    episodes = config.grad_steps * config.ppo.rollouts + (config.es.pop + 2) * config.es.eval_worlds
+    return episodes * config.env.horizon
 
 
 def compare(start: RoundState, ends: dict[str, RoundState]) -> dict[str, Any]:
-    """Largest difference of any weight of the actor between each arm and the fused chunk."""
-    differences = {
-        name: max_difference(end.learner.actor, ends["chunk"].learner.actor)
-        for name, end in ends.items()
-        if name != "evosax"
-    }
-    moved = max_difference(ends["chunk"].learner.actor.selector, start.learner.actor.selector)
+    """Largest difference of any weight of the actor between each arm and the chunk."""
+
+    def gap(one: Any, other: Any) -> float:
+        return common.max_difference(module_theta(one), module_theta(other))
+
+    actors = {name: end.learner.actor for name, end in ends.items()}
+    differences = {name: gap(actors[name], actors["chunk"]) for name in actors if name != "host"}
     return {
         "max_abs_difference": differences,
-        "selector_moved_by": moved,
+        "selector_moved_by": gap(actors["chunk"].selector, start.learner.actor.selector),
         "tolerance": TOLERANCE,
         "same": all(difference <= TOLERANCE for difference in differences.values()),
     }
 
 
-def max_difference(one: eqx.Module, other: eqx.Module) -> float:
-    """max |a − b| over the float leaves."""
-    return float(jnp.max(jnp.abs(module_theta(one) - module_theta(other))))
-
-
-def timed(run: Callable[[], RoundState]) -> tuple[float, RoundState]:
-    """Wall-clock seconds, and what was computed."""
-    started = time.perf_counter()
-    end = jax.block_until_ready(run())
-    return time.perf_counter() - started, end
-
-
-def summary(first: float, rounds: int, samples: list[float]) -> dict[str, Any]:
-    median = statistics.median(samples)
-    return {
-        "compile_s": max(first - rounds * median, 0.0),
-        "median_s": median,
-        "min_s": min(samples),
-        "max_s": max(samples),
-        "samples_s": samples,
-    }
-
-
-def machine() -> dict[str, Any]:
-    """Where and with what this was measured."""
-    versions = {
-        "python": platform.python_version(),
-    } | {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "equinox", "evosax")}
-    return {
-        "platform": platform.platform(),
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "load_before": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        "device": f"{jax.devices()[0].platform}: {jax.devices()[0].device_kind}",
-        "versions": versions,
-        "commit": _commit(),
-    }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()
-
-
-def _commit() -> str | None:
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def show(population: int, measured: dict[str, Any]) -> None:
+def show(measured: dict[str, Any]) -> None:
     check, arms = measured["check"], measured["arms"]
     worst = max(check["max_abs_difference"].values())
     verdict = "same" if check["same"] else "NOT THE SAME"
-    print(f"population {population}: {verdict}, max |Δweight| {worst:.1e} <= {TOLERANCE:g}?")
+    print(
+        f"population {measured['population']}: {verdict}, max |Δweight| {worst:.1e} "
+        f"<= {TOLERANCE:g}?; the selector moved by {check['selector_moved_by']:.1e}"
+    )
     for name, row in arms.items():
-        gain = arms["literal"]["median_s"] / row["median_s"]
+        gain = arms["host"]["median_s"] / row["median_s"]
         print(
-            f"  {name:8s} {row['median_s'] * 1e3:9.1f} ms/round"
+            f"  {name:14s}{row['median_s'] * 1e3:10.1f} ms/round and run"
             f"  [{row['min_s'] * 1e3:.1f}, {row['max_s'] * 1e3:.1f}]"
-            f"  x{gain:.1f}  first call {row['compile_s']:.1f} s longer",
+            f"  x{gain:.2f} of host  compiled in {row['compile_s']:.1f} s",
             flush=True,
         )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything here")
-    parser.add_argument("--quick", action="store_true", help="small sizes; two minutes on 2 cores")
-    args = parser.parse_args()
-    # A compiled program from an earlier run would hide what compiling costs.
-    jax.config.update("jax_enable_compilation_cache", False)
-    size = QUICK if args.quick else FULL
-    report: dict[str, Any] = {"machine": machine(), "size": dataclasses.asdict(size), "seed": 0}
-    report["populations"] = {}
-    for population in size.populations:
-        measured = report["populations"][str(population)] = measure(size, population)
-        show(population, measured)
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=2) + "\n")
-    same = all(measured["check"]["same"] for measured in report["populations"].values())
-    return 0 if same else 1
+    args = common.arguments(__doc__, "small sizes; a smoke test")
+    rows = QUICK if args.quick else FULL
+    report = common.head("fusion", args, rows) | {"rows": []}
+    for row in rows:
+        report["rows"].append(measure(row))
+        show(report["rows"][-1])
+        common.write(args.json, report)
+    return 0 if all(row["check"]["same"] for row in report["rows"]) else 1
 
 
 if __name__ == "__main__":
