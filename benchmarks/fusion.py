@@ -33,9 +33,6 @@ from purejax_merl.rounds import Hybrid, RoundState, run_rounds
 TOLERANCE = 1e-4
 """On every weight, after the checked rounds. The programs do the same sums in another order."""
 
-LITERAL_UP_TO = 128
-"""Members."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Row:
@@ -48,6 +45,8 @@ class Row:
     seeds: int = 0
     """Runs of the arms with seeds; 0 leaves these arms out."""
     seed_repeats: int = 2
+    literal_up_to: int = 128
+    """Members beyond which the literal arm would take too long."""
 
 
 def small(population: int) -> RunConfig:
@@ -133,7 +132,7 @@ def single_arms(row: Row) -> dict[str, Arm]:
         "round": Arm(lambda: repeated(one.call, run, row.rounds), program=one),
         "chunk": chunk_arm(run, root, row.rounds),
     }
-    if row.config.es.pop > LITERAL_UP_TO:
+    if row.config.es.pop > row.literal_up_to:
         del arms["literal"]
     return arms
 
