@@ -274,8 +274,8 @@ class ESSettings:
     accept: Switch = "off"
     """on: write the evolved genome back only if it is at least as fit as the one before."""
     member_chunk: int = 0
-    """Members rolled out at once, to bound memory; 0: all (one, with the reference network on a
-    CPU: it is faster)."""
+    """Members rolled out at once on a device, to bound memory; 0: all (one, with the reference
+    network on a CPU: it is faster)."""
 
     def __post_init__(self) -> None:
         if self.pop < 2 or self.pop % 2:
@@ -309,8 +309,11 @@ class RunConfig:
     sweep: tuple[str, ...] = ()
     """Rates to vary in the same program, such as `es.sigma=0.02,0.05`; every combination runs."""
     members_at_once: int = 0
-    """Runs of a study that advance at once, to bound memory; 0: all on an accelerator, one after
-    the other on a CPU, where that is faster."""
+    """Runs of a study that advance at once on a device, to bound memory; 0: all on an accelerator,
+    one after the other on a CPU, where that is faster."""
+    devices: int = 0
+    """Devices that share out the runs of a study, or one run's population and worlds; 0: as many
+    accelerators as JAX sees and divide these evenly, or one CPU."""
     chunk: int = 5
     """Rounds per compiled call: how often the history is written and the progress moves."""
     checkpoint_every: int = 10
@@ -330,7 +333,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         _at_least(self, 1, "outer", "chunk", "episodes", "checkpoint_every")
         _at_least(self, 1, "seeds")
-        _at_least(self, 0, "grad_steps", "members_at_once")
+        _at_least(self, 0, "grad_steps", "members_at_once", "devices")
         if not 0 <= self.seed <= 2**32 - self.seeds:
             refuse("seed", self.seed, "lie in [0, 2^32).")
         rows = self.ppo.rollouts * self.env.horizon
@@ -451,14 +454,14 @@ def _rebuild(cls: type, data: Any, where: str) -> Any:
     if not isinstance(data, Mapping):
         raise ConfigError(f"`{where}` must be an object with the fields of {cls.__name__}.")
     hints = typing.get_type_hints(cls)
-    unknown = set(data) - set(hints)
-    missing = set(hints) - set(data)
-    if unknown or missing:
+    if unknown := set(data) - set(hints):
         raise ConfigError(
-            f"`{where}` has unknown fields {sorted(unknown)} and lacks {sorted(missing)}; it was "
-            "written by another version or edited."
+            f"`{where}` has unknown fields {sorted(unknown)}; it was written by a later version or "
+            "edited."
         )
-    values = {name: _value(hint, data[name], f"{where}.{name}") for name, hint in hints.items()}
+    # A field that is missing is younger than the file; the defaults of such fields change nothing.
+    given = {name: hint for name, hint in hints.items() if name in data}
+    values = {name: _value(hint, data[name], f"{where}.{name}") for name, hint in given.items()}
     return cls(**values)
 
 

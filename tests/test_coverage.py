@@ -185,6 +185,27 @@ def test_sector_counts_by_angle(width):
         np.testing.assert_array_equal(counts, np.bincount(octant[elsewhere], minlength=8))
 
 
+@pytest.mark.parametrize("width", [7, 16, 40])
+def test_own_regions_are_voronoi_cells_among_rivals(width):
+    random = np.random.default_rng(0)
+    ours = quick_jit(view.own_regions, static_argnums=(2, 3))
+    row_col = np.stack(np.meshgrid(range(width), range(width), indexing="ij"), axis=-1)
+    for _ in range(20):
+        cells = random.integers(0, width, (5, 2))
+        cells[1] = cells[0]  # a tie everywhere
+        rivals = (random.random((5, 5)) < 0.6) & ~np.eye(5, dtype=bool)
+        regions = ours(jnp.asarray(cells, jnp.int32), jnp.asarray(rivals), width, width)
+        away = np.sum((row_col - cells[:, None, None]) ** 2, axis=-1)
+        for i in range(5):
+            nearer = [
+                (away[i] < away[j]) | ((away[i] == away[j]) & (i < j)) for j in range(5)
+            ]  # fmt: skip
+            wanted = np.all(
+                [n for n, rival in zip(nearer, rivals[i], strict=True) if rival], axis=0
+            )
+            np.testing.assert_array_equal(bits.unpack(regions[i], width), wanted | ~rivals[i].any())
+
+
 # The communication graph
 
 

@@ -349,3 +349,52 @@ def test_acceptance_leaves_a_genome_without_fitness_and_never_takes_one(safe_fir
     assert gained.any() or safe_first, "no failing genome met a safe proposal"
     assert accepted[gained].all()
     assert not accepted[lost].any()
+
+
+# The population's episodes
+
+
+def test_reuse_is_a_ppo_step_on_every_members_own_episodes():
+    hybrid, start = small_run(reuse=True, grad_steps=0)
+    state, log = run(hybrid, start)
+    plain, plain_log = run(*small_run(grad_steps=0))
+    assert log.env_steps == plain_log.env_steps, "the episodes are played once"
+    assert same(plain.learner.actor.trunk, start.learner.actor.trunk)
+    expected = by_hand(hybrid, start)
+    assert not same(expected.actor.trunk, start.learner.actor.trunk)
+    chex.assert_trees_all_close(state.learner, expected, atol=1e-6)
+
+
+def by_hand(hybrid, state):
+    """Round 0 without PPO steps of its own: evolve, then learn from all members' worlds at once."""
+    _, evolve_key = jax.random.split(jax.random.fold_in(ROOT, 0))
+    noise_key, fitness_key, _, shuffle_key = jax.random.split(evolve_key, 4)
+    members, strategy = hybrid.strategy.ask(state.strategy, key=noise_key)
+    worlds = rollout.world_keys(fitness_key, hybrid.evolution.worlds)
+    actor = state.learner.actor
+    episodes = [
+        rollout.collect(
+            hybrid.env,
+            eqx.tree_at(lambda a: a.selector, actor, set_module_theta(actor.selector, theta)),
+            hybrid.sampler,
+            keys=worlds,
+        )
+        for theta in members
+    ]
+    joined = rollout.Rollout(
+        steps=jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *[e.steps for e in episodes]),
+        last_view=jax.tree.map(lambda *x: jnp.concatenate(x), *[e.last_view for e in episodes]),
+        last_team_view=jax.tree.map(
+            lambda *x: jnp.concatenate(x), *[e.last_team_view for e in episodes]
+        ),
+        outcome=jax.tree.map(lambda *x: jnp.concatenate(x), *[e.outcome for e in episodes]),
+    )
+    outcomes = jax.tree.map(lambda *x: jnp.stack(x), *[e.outcome for e in episodes])
+    fitness = hybrid.fitness(outcomes, state.learner)
+    mean = hybrid.strategy.mean(hybrid.strategy.tell(strategy, members, fitness))
+    evolved = eqx.tree_at(
+        lambda s: s.actor.selector, state.learner, set_module_theta(actor.selector, mean)
+    )
+    # 4 members × 4 worlds against 4 worlds of a PPO step: four times the 2 minibatches.
+    learner = make_ppo(dual=hybrid.learner.dual, minibatches=8)
+    return eqx.filter_jit(learner.update)(evolved, joined, key=shuffle_key)[0]

@@ -178,6 +178,12 @@ class CoverageEnv(AbstractTeamEnv):
         return CompactView(
             crop=PackedBits(planes, 2 * self.crop_radius + 1),
             sectors=view.rings(unknown, state.position, self._radii, self.grid),
+            share=view.rings(
+                unknown & view.own_regions(state.position, in_range, self.grid, self.grid),
+                state.position,
+                (-1, *self._radii),
+                self.grid,
+            ),
             teammates=view.nearest_teammates(
                 state.position, self.comm_r, self.teammate_slots, in_range
             ),

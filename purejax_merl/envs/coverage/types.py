@@ -37,6 +37,9 @@ class CompactView(eqx.Module):
     bounds and not a known wall). Two planes on every terrain, so that weights carry over."""
     sectors: Float[Array, "*agent 16"]
     """Unknown cells in 8 compass octants × {near, far} beyond the window, squashed to [0, 1)."""
+    share: Float[Array, "*agent 24"]
+    """The unknown cells that are nearer to the agent than to any teammate in range, in 8 octants
+    × {window, near, far}."""
     teammates: Float[Array, "*agent slots"]
     """(Δrow/comm_r, Δcol/comm_r, present) of the nearest in-range teammates, nearest first, then
     zeros."""

@@ -85,6 +85,33 @@ def rings(
     return jnp.concatenate(masses, axis=-1)
 
 
+def own_regions(
+    position: Int[Array, "agent 2"], rivals: Bool[Array, "agent agent"], height: int, width: int
+) -> UInt32[Array, "agent row word"]:
+    """The cells of each agent's Voronoi region among its `rivals`: nearer (Euclidean) to it than to
+    any of them; ties go to the lower index.
+
+    Cell p is nearer to i than to j if `2 p·(p_i − p_j) + |p_j|² − |p_i|² > 0`, which in a row of
+    cells is a range of columns.
+    """
+    apart = position[:, None] - position[None]
+    offset = jnp.sum(position**2, axis=-1)
+    index = jnp.arange(position.shape[0])
+    # Integers: more than a half is at least one, and "or equal" is one less.
+    constant = offset[None] - offset[:, None] + (index[:, None] < index[None])
+    rest = constant[..., None] + 2 * apart[..., :1] * jnp.arange(height)
+    slope = 2 * apart[..., 1:]
+    # 2·slope·col + rest ≥ 1: from `edge` on, or up to it. Halves keep the quotient off integers.
+    edge = (1 - rest - 0.5) / jnp.where(slope == 0, 1, slope)
+    words = bits.num_words(width)
+    left = bits.below(jnp.floor(edge).astype(jnp.int32) + 1, words)
+    row_wise = jnp.where(rest >= 1, jnp.uint32(0xFFFFFFFF), jnp.uint32(0))[..., None]
+    slope = slope[..., None]
+    nearer = jnp.where(slope > 0, ~left, jnp.where(slope < 0, left, row_wise))
+    nearer = jnp.where(rivals[..., None, None], nearer, jnp.uint32(0xFFFFFFFF))
+    return lax.reduce(nearer, jnp.uint32(0xFFFFFFFF), jnp.bitwise_and, (1,))
+
+
 def nearest_teammates(
     position: Int[Array, "agent 2"], comm_r: int, slots: int, candidates: Bool[Array, "agent agent"]
 ) -> Float[Array, "agent features"]:
