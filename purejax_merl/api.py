@@ -69,16 +69,17 @@ def merl_train(
     init_key, root = jax.random.split(root)
     env = build.make_env(cfg) if env is None else env
     actor, critic = (None, None) if init_from is None else model.warm_start(init_from, cfg, env)
+    devices = build.make_mesh(cfg)
     run = build.build_run(cfg, env=env, actor=actor, critic=critic, key=init_key)
-    state, history = run.state, []
-    program = loop.Program(loop.gather([run], [root]), cfg.chunk)
+    program = loop.Program(loop.gather([run], [root], devices=devices), cfg.chunk)
+    state, history = program.study.state, []
     for chunk in loop.train(program, state, n_outer):
         state = chunk.state
         history += chunk.records[0]
         if log_fn is not None:
             for record in chunk.records[0]:
                 log_fn(record["outer"], record)
-    return _final(state), history
+    return _final(program.study.collect(state)), history
 
 
 def _configure(cfg: RunConfig, n_outer: int, grad_steps: int, es_cfg: ESConfig) -> RunConfig:

@@ -2,22 +2,24 @@
 
 In: a config, and whatever parts the caller brings. Out: a `Run`.
 Axis: none.
-May import: rounds and below, config.
+May import: rounds and below, config, mesh.
 """
 
+import math
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from purejax_merl import rollout
+from purejax_merl import mesh, rollout
 from purejax_merl.agents.base import AbstractActor, AbstractCritic
 from purejax_merl.agents.compact import CompactActor, CompactCritic
 from purejax_merl.agents.reference.actor import ReferenceActor
 from purejax_merl.agents.reference.critic import ReferenceCritic
-from purejax_merl.config import HEADS, ConfigError, RunConfig
+from purejax_merl.config import HEADS, ConfigError, RunConfig, refuse
 from purejax_merl.envs.base import AbstractTeamEnv
 from purejax_merl.envs.coverage import CoverageEnv
 from purejax_merl.envs.coverage.goals import GoalCoverageEnv
@@ -82,6 +84,41 @@ def build_run(
         anneal_rounds=_rate(float(config.outer)) if config.ppo.anneal == "on" else None,
     )
     return Run(hybrid=hybrid, state=hybrid.init(actor, critic))
+
+
+def make_mesh(config: RunConfig, runs: int = 1) -> Mesh | None:
+    """The devices that `runs` runs are spread over, or the work of a single one; None: just one.
+
+    `--devices 0` takes as many of the visible ones as divide the work evenly; on a CPU, one.
+
+    **Errors:** `ConfigError` if there are not as many, or they do not divide the work evenly.
+    """
+    visible, work = jax.device_count(), _shared_out(config, runs)
+    if config.devices > visible:
+        must = f"be at most {visible}, the number of devices that JAX sees"
+        cure = f"XLA_FLAGS=--xla_force_host_platform_device_count={config.devices} cuts up a CPU"
+        hint = f"; {cure}." if jax.default_backend() == "cpu" else "."
+        refuse("devices", config.devices, must + hint)
+    at_most = config.devices or (1 if jax.default_backend() == "cpu" else visible)
+    whole = math.gcd(*work.values())
+    number = max(n for n in range(1, at_most + 1) if whole % n == 0)
+    if config.devices not in (0, number):
+        uneven = [f"`{name} {size}`" for name, size in work.items() if size % config.devices]
+        must = f"divide {' and '.join(uneven)}, an equal share for each; try `--devices {number}`."
+        refuse("devices", config.devices, must)
+    return mesh.make_mesh(number) if number > 1 else None
+
+
+def _shared_out(config: RunConfig, runs: int) -> dict[str, int]:
+    """What the devices share out, by the flag that says how much of it there is."""
+    if runs > 1:
+        return {"--seeds" if not config.sweep else "--seeds × --sweep": runs}
+    work = {}
+    if config.es.arm != "evolution" and config.grad_steps:
+        work["--rollouts"] = config.ppo.rollouts
+    if config.es.arm != "gradient":
+        work |= {"--pop": config.es.pop, "--eval-worlds": config.es.eval_worlds}
+    return work
 
 
 def make_env(config: RunConfig) -> AbstractTeamEnv:

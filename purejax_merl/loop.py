@@ -2,9 +2,10 @@
 
 In: a `Run`. Out: states and history records, chunk by chunk.
 Axis: wall-clock.
-May import: build and below, runtime.
+May import: build and below, mesh.
 """
 
+import dataclasses
 import functools
 import math
 import time
@@ -15,9 +16,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Int, Key, PRNGKeyArray
 
+from purejax_merl import mesh
 from purejax_merl.build import Run
 from purejax_merl.config import ConfigError, RunConfig
 from purejax_merl.rounds import Hybrid, RoundLog, RoundState, run_rounds
@@ -32,19 +34,44 @@ class Study(eqx.Module):
     state: RoundState
     root: Key[Array, "*members"]
     members: int = eqx.field(static=True)
+    devices: Mesh | None = eqx.field(static=True, default=None)
+    """Over which the members are spread, or the work of one run; None: one device."""
 
     def member(self, tree: TreeT, index: int) -> TreeT:
         """The part of a state or log that belongs to one run."""
         return tree if self.members == 1 else jax.tree.map(lambda x: x[index], tree)
 
+    @property
+    def layout(self) -> NamedSharding | None:
+        """How arguments and results of the program lie on the devices: one share of the members
+        each, or the one run whole on each; None: on the default device."""
+        if self.devices is None:
+            return None
+        return mesh.copies(self.devices) if self.members == 1 else mesh.shares(self.devices)
 
-def gather(runs: Sequence[Run], roots: Sequence[PRNGKeyArray]) -> Study:
+    def place(self, tree: TreeT) -> TreeT:
+        """State, parts or keys where the program expects them."""
+        return tree if self.layout is None else jax.device_put(tree, self.layout)
+
+    def collect(self, tree: TreeT) -> TreeT:
+        """The same on a single device, for what comes after training."""
+        if self.devices is None:
+            return tree
+        return jax.device_put(tree, self.devices.devices.flat[0])
+
+
+def gather(
+    runs: Sequence[Run], roots: Sequence[PRNGKeyArray], *, devices: Mesh | None = None
+) -> Study:
     """Puts runs side by side; one run alone keeps its shapes, and so its bits.
+
+    **Arguments:** `devices`: from `build.make_mesh`.
 
     **Errors:** `ConfigError` if the runs differ in more than seeds and rates.
     """
     if len(runs) == 1:
-        return Study(hybrid=runs[0].hybrid, state=runs[0].state, root=roots[0], members=1)
+        hybrid = dataclasses.replace(runs[0].hybrid, devices=devices)
+        return Study(hybrid=hybrid, state=runs[0].state, root=roots[0], members=1, devices=devices)
     if len({jax.tree.structure(run) for run in runs}) > 1:
         raise ConfigError(
             "`--sweep` cannot reach a number that is part of the program; with an evosax strategy "
@@ -56,41 +83,53 @@ def gather(runs: Sequence[Run], roots: Sequence[PRNGKeyArray]) -> Study:
         state=stacked.state,
         root=jnp.stack(roots),  # pyright: ignore[reportArgumentType]
         members=len(runs),
+        devices=devices,
     )
 
 
 class Program:
     """One chunk of rounds, compiled once; the number of rounds of a run is not part of it.
 
-    The members of a study advance together as one mapped axis, or, `members_at_once` being 1, one
-    after the other through the same program.
+    The members of a study advance together as one mapped axis, or, `members_at_once` being 1 on one
+    device, one after the other through the same program.
     """
 
     def __init__(self, study: Study, chunk: int, *, members_at_once: int = 0):
         """Compiles. `seconds` is what that took, `compiled` the executable.
 
-        **Arguments:** `members_at_once`: bounds the memory of a study. 0: all of them on an
-        accelerator; 1 on a CPU, which small products per member only slow down.
+        **Arguments:** `members_at_once`: on one device; bounds the memory of a study. 0: all of
+        them on an accelerator; 1 on a CPU, which small products per member only slow down.
         """
         if members_at_once == 0:
             members_at_once = 1 if jax.default_backend() == "cpu" else study.members
-        self.study, self.chunk = study, chunk
-        self._alone = members_at_once == 1
+        parts = (study.hybrid, study.state, study.root)
+        self.study = eqx.tree_at(lambda s: (s.hybrid, s.state, s.root), study, study.place(parts))
+        self.chunk = chunk
+        self._alone = members_at_once == 1 and study.devices is None
         started = time.perf_counter()
         call = jax.jit(
-            functools.partial(_advance, chunk=chunk, at_once=members_at_once),
+            functools.partial(
+                _advance, chunk=chunk, at_once=members_at_once, devices=study.devices
+            ),
             donate_argnames="state",
+            out_shardings=study.layout,
         )
-        self.compiled = call.lower(*self._member(0, study.state), jnp.int32(chunk)).compile()
+        first = self._member(0, self.study.state)
+        self.compiled = call.lower(*first, self._active(chunk)).compile()
         self.seconds = time.perf_counter() - started
 
     def __call__(self, state: RoundState, rounds: int) -> tuple[RoundState, RoundLog]:
         """Runs `rounds` ≤ chunk rounds. The state passed in is donated: use the one returned."""
-        active = jnp.int32(rounds)
+        active = self._active(rounds)
         if self.study.members == 1 or not self._alone:
             return self.compiled(*self._member(0, state), active)
         ends = [self.compiled(*self._member(m, state), active) for m in range(self.study.members)]
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *ends)
+
+    def _active(self, rounds: int) -> Int[Array, ""]:
+        devices = self.study.devices
+        active = jnp.int32(rounds)
+        return active if devices is None else jax.device_put(active, mesh.copies(devices))
 
     def _member(
         self, index: int, state: RoundState
@@ -108,8 +147,10 @@ def _advance(
     *,
     chunk: int,
     at_once: int,
+    devices: Mesh | None,
 ) -> tuple[RoundState, RoundLog]:
-    """The chunk for one member (a single root key), or mapped over all, `at_once` at a time."""
+    """The chunk for one member (a single root key), or mapped over all, `at_once` at a time on
+    every device."""
 
     def one(member: tuple[Hybrid, RoundState, PRNGKeyArray]) -> tuple[RoundState, RoundLog]:
         return run_rounds(*member, active, chunk=chunk)
@@ -117,7 +158,7 @@ def _advance(
     everybody = (hybrid, state, root)
     if root.ndim == 0:
         return one(everybody)
-    return lax.map(one, everybody, batch_size=min(at_once, root.shape[0]))
+    return mesh.map_rows(one, everybody, devices, at_once=min(at_once, root.shape[0]))
 
 
 class Chunk(eqx.Module):
@@ -159,7 +200,7 @@ def train(
 
 def rounds_done(study: Study, state: RoundState) -> int:
     """Rounds behind a state; all members are at the same one."""
-    return int(study.member(state, 0).round)
+    return int(study.member(state.round, 0))
 
 
 def skill_names(state: RoundState) -> tuple[str, ...]:
@@ -215,6 +256,11 @@ def _scalars(module: eqx.Module) -> dict[str, float]:
     return {name: float(value) for name, value in vars(module).items()}
 
 
+def devices_used(study: Study) -> int:
+    """On how many devices it trains."""
+    return 1 if study.devices is None else study.devices.size
+
+
 def average(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The members' mean of every field, for a glance at a study."""
     return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
@@ -232,7 +278,22 @@ def first_lines(study: Study, config: RunConfig) -> list[str]:
         + (f"; {study.members} runs side by side" if study.members > 1 else ""),
         f"world: {type(env).__name__}, {env.num_agents} agents, {env.horizon} steps an episode",
     ]
+    if study.devices is not None:
+        lines.append(f"on {study.devices.size} devices, on each: {_share(study)}")
     if es.arm != "gradient":
         rates = f"sigma {es.sigma:g}, lr {es.es_lr:g} ({es.es_optimizer}), fitness {es.fitness}"
         lines.append(f"evolution: {es.es_kind}, population {es.pop}, {rates}")
     return lines
+
+
+def _share(study: Study) -> str:
+    """What each of several devices does."""
+    hybrid, number = study.hybrid, devices_used(study)
+    if study.members > 1:
+        return f"{study.members // number} of the runs"
+    parts = []
+    if hybrid.evolution.arm != "evolution" and hybrid.grad_steps:
+        parts.append(f"{hybrid.worlds // number} of the PPO worlds")
+    if hybrid.evolution.arm != "gradient":
+        parts.append(f"{hybrid.strategy.population_size // number} of the members")
+    return ", ".join(parts)

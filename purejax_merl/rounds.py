@@ -2,7 +2,7 @@
 
 In: a `Hybrid` (the parts) and a `RoundState`. Out: the next `RoundState` and a `RoundLog`.
 Axes: rounds R (one scan) and members P (one vmap over the rollouts of B worlds).
-May import: types, envs, agents, learn, evolve, rollout.
+May import: types, envs, agents, learn, evolve, rollout, mesh.
 """
 
 import dataclasses
@@ -13,9 +13,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from purejax_merl import rollout
+from purejax_merl import mesh, rollout
 from purejax_merl.agents.base import AbstractActor, AbstractCritic
 from purejax_merl.envs.base import AbstractTeamEnv
 from purejax_merl.evolve.base import AbstractStrategy
@@ -49,7 +50,7 @@ class Evolution(eqx.Module):
     reset_moments: bool = eqx.field(static=True, default=True)
     """Adam's moments of a selector that was replaced start afresh; False keeps the stale ones."""
     member_chunk: int | None = eqx.field(static=True, default=None)
-    """Members rolled out at once; None: all. Bounds memory, changes nothing else."""
+    """Members rolled out at once on a device; None: all. Bounds memory, changes nothing else."""
 
 
 class RoundState(eqx.Module):
@@ -127,6 +128,9 @@ class Hybrid(eqx.Module):
     """Worlds of a PPO rollout."""
     anneal_rounds: Float[Array, ""] | None = None
     """Rounds over which learning rate and entropy weights fall to a tenth; None: constant."""
+    devices: Mesh | None = eqx.field(static=True, default=None)
+    """Over which the members of the population, and the worlds of PPO and of the judging, are
+    spread; None: one device. The update from a rollout is computed on each of them."""
 
     def init(self, actor: AbstractActor, critic: AbstractCritic) -> RoundState:
         """Round 0 around given networks."""
@@ -182,8 +186,9 @@ class Hybrid(eqx.Module):
     ) -> tuple[LearnerState, TrainLog]:
         """One rollout and one PPO update."""
         world_key, shuffle_key = jax.random.split(key)
-        worlds = rollout.world_keys(world_key, self.worlds)
+        worlds = mesh.split(rollout.world_keys(world_key, self.worlds), self.devices)
         data = rollout.collect(self.env, learner.actor, self.sampler, keys=worlds)
+        data = mesh.gather(data, self.devices)
         learner, ppo_log = self.learner.update(learner, data, key=shuffle_key)
         alive = data.steps.alive.astype(jnp.float32)[..., None, None]
         chosen = jax.nn.one_hot(data.steps.action.skill, len(learner.actor.skill_names)) * alive
@@ -277,9 +282,12 @@ class Hybrid(eqx.Module):
             candidate = self._with_genome(actor, theta)
             return roll_out(self.env, candidate, self.sampler, keys=worlds)
 
-        if self.evolution.member_chunk is None:
-            return jax.vmap(member)(genomes)
-        return lax.map(member, genomes, batch_size=self.evolution.member_chunk)
+        at_once, devices = self.evolution.member_chunk, self.devices
+        if devices is not None and genomes.shape[0] % devices.size:
+            # Too few members to share out (the judged pair): the devices share the worlds.
+            worlds, devices = mesh.split(worlds, devices), None
+        played = mesh.map_rows(member, genomes, devices, at_once=at_once)
+        return mesh.gather(played, self.devices)
 
     def _learner_of(self, members: int) -> PPO:
         """The learner for the population's episodes: its minibatches keep their size."""

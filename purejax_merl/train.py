@@ -7,6 +7,7 @@ May import: everything.
 """
 
 import contextlib
+import dataclasses
 import json
 import signal
 import sys
@@ -49,11 +50,9 @@ def train(config: RunConfig) -> Path:
 
     **Errors:** `ConfigError`, `RunDirError`, `ModelFileError`.
     """
-    from purejax_merl import loop
     from purejax_merl.runtime import rundir
 
-    runs = _build(config)
-    study = loop.gather(*_side_by_side(runs))
+    runs, study = _build(config)
     hint = f"{config.env.terrain}{config.env.grid}x{config.env.n_agents}-{config.es.arm}"
     seeds = f"seed{config.seed}" if config.seeds == 1 else f"{config.seeds}seeds"
     folder = rundir.create_run_dir(config.run_dir, name_hint=f"{hint}-{seeds}")
@@ -65,7 +64,8 @@ def train(config: RunConfig) -> Path:
 
 
 def resume(folder: Path, argv: Sequence[str]) -> Path:
-    """Goes on with an interrupted run from its newest sound checkpoint, bit for bit.
+    """Goes on with an interrupted run from its newest sound checkpoint, bit for bit on as many
+    devices.
 
     Flags given beside `--resume` must agree with the run's own config.
 
@@ -73,12 +73,10 @@ def resume(folder: Path, argv: Sequence[str]) -> Path:
     """
     import equinox as eqx
 
-    from purejax_merl import loop
     from purejax_merl.runtime import checkpoint, rundir
 
     config = _stored_config(folder, argv)
-    runs = _build(config)
-    study = loop.gather(*_side_by_side(runs))
+    runs, study = _build(config)
     if checkpoint.found(folder / "checkpoints"):
         state, done, notes = checkpoint.restore(folder / "checkpoints", study.state)
         study = eqx.tree_at(lambda s: s.state, study, state)
@@ -101,6 +99,7 @@ def _stored_config(folder: Path, argv: Sequence[str]) -> RunConfig:
         raise ConfigError(f"`--resume {folder}`: config.json is damaged ({error}).") from None
     asked = parse_run(argv, prog="python -m purejax_merl.train", description="", default=stored)
     if fields := _differences(stored.to_dict(), asked.to_dict()):
+    stored = dataclasses.replace(stored, devices=asked.devices)
         raise ConfigError(
             f"`--resume {folder}` was started otherwise: {', '.join(fields)}. Leave these flags "
             "out, or start a new run with `--init-from`."
@@ -119,27 +118,23 @@ def _differences(stored: dict, asked: dict, where: str = "") -> list[str]:
     return lines
 
 
-def _build(config: RunConfig) -> Runs:
-    """Every member's config and parts, by name."""
+def _build(config: RunConfig) -> tuple[Runs, "Study"]:
+    """Every member's config and parts, by name; and all of them side by side."""
     # Heavy imports wait until the flags are known to be good.
-    from purejax_merl import build, model, sweep
+    from purejax_merl import build, loop, model, sweep
     from purejax_merl.runtime import cache
 
     cache.enable_compilation_cache()
     env = build.make_env(config)
+    members = sweep.members(config)
+    devices = build.make_mesh(config, len(members))
     start = model.warm_start(config.init_from, config, env) if config.init_from else (None, None)
-    return {
+    runs = {
         name: (member, build.build_run(member, env=env, actor=start[0], critic=start[1]))
-        for name, member in sweep.members(config).items()
+        for name, member in members.items()
     }
-
-
-def _side_by_side(runs: Runs) -> tuple[list["Run"], list]:
-    """Parts and root keys in the order of the members."""
-    from purejax_merl import build
-
-    roots = [build.stream(member.seed, build.TRAINING) for member, _ in runs.values()]
-    return [run for _, run in runs.values()], roots
+    roots = [build.stream(member.seed, build.TRAINING) for member in members.values()]
+    return runs, loop.gather([run for _, run in runs.values()], roots, devices=devices)
 
 
 def _places(folder: Path, runs: Runs) -> list[Path]:
@@ -155,7 +150,7 @@ def _finish(config: RunConfig, runs: Runs, study: "Study", folder: Path) -> Path
     _say(f"run directory: {folder}")
     for line in loop.first_lines(study, config):
         _say(line)
-    _say(describe.device_line())
+    _say(describe.device_line(loop.devices_used(study)))
     program = loop.Program(study, config.chunk, members_at_once=config.members_at_once)
     plan = describe.memory_plan(program.compiled)
     _say(describe.compile_line(program.seconds))
@@ -169,6 +164,7 @@ def _finish(config: RunConfig, runs: Runs, study: "Study", folder: Path) -> Path
         raise SystemExit(128 + interrupt.number)
     _say(f"trained in {time.perf_counter() - started:.1f} s")
     for m, ((member, run), place) in enumerate(
+    state = study.collect(state)
         zip(runs.values(), _places(folder, runs), strict=True)
     ):
         _deliver(member, run, study.member(state, m), place)

@@ -21,11 +21,12 @@ _MEMORY = {
 }
 
 
-def device_line() -> str:
-    """The devices of the default backend, such as `device: cpu (1 × cpu), jax 0.10.2`."""
+def device_line(used: int = 1) -> str:
+    """How many devices of the default backend train: `device: cpu (1 of 8 × cpu), jax 0.10.2`."""
     devices = jax.devices()
+    number = f"{used}" if used == len(devices) else f"{used} of {len(devices)}"
     kind = devices[0].device_kind
-    return f"device: {devices[0].platform} ({len(devices)} × {kind}), jax {jax.__version__}"
+    return f"device: {devices[0].platform} ({number} × {kind}), jax {jax.__version__}"
 
 
 def memory_plan(compiled: jax.stages.Compiled) -> dict[str, int]:
