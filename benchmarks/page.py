@@ -399,8 +399,8 @@ def _html_rows(table: Table) -> str:
         + "</tr>"
         for first, *rest in table.rows
     )
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f"<div class='wide'>{table}</div>"
+    grid = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div class='wide'>{grid}</div>"
 
 
 def _text(value: str) -> str:

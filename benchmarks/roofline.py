@@ -25,9 +25,10 @@ from purejax_merl.config import EnvConfig, RunConfig, preset
 from purejax_merl.envs.coverage import comms
 from purejax_merl.evolve import module_theta
 
-# The compact views and skills: what the algorithm needs, whatever the program makes of it.
+# The compact views and skills: what the algorithm needs, whatever the program makes of it. A change
+# of the views is a change of the algorithm and has to be written down here (a test compares).
 CROP_BITS = 2 * 11**2
-OWN_FLOATS = 16 + 5 * 3 + 1
+OWN_FLOATS = 16 + 24 + 5 * 3 + 1
 TEAM_FLOATS = 24 + 5 * 3 + 4
 OWN, TEAM = CROP_BITS + OWN_FLOATS, TEAM_FLOATS
 MOVES, SKILLS, LEARNED = 5, 3, 1
