@@ -84,6 +84,7 @@ def resume(folder: Path, argv: Sequence[str]) -> Path:
         done, notes = 0, ["no checkpoint was written yet: starting from round 0"]
     for note in notes:
         _say(note)
+    rundir.remove_torn(folder)
     for place in _places(folder, runs):
         rundir.truncate_history(place / "history.jsonl", done)
     _say(f"resuming {folder} after round {done} of {config.outer}")

@@ -1,9 +1,12 @@
 """A run that was interrupted and resumed is the straight run, bit for bit."""
 
+import importlib
 import json
 import os
 import pathlib
+import shutil
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -12,21 +15,10 @@ from purejax_merl import loop, train
 from purejax_merl.runtime import checkpoint
 from purejax_merl.runtime.modelfile import ModelFileError
 
-FLAGS = (
-    "--grid 8 --n-agents 2 --horizon 8 --rollouts 4 --minibatches 2 --pop 4 --eval-worlds 2 "
-    "--width 16 --depth 1 --grad-steps 1 --chunk 1 --checkpoint-every 2 --episodes 4 --outer 6"
-).split()
-TIMING = {"seconds"}
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "benchmarks"))
+kill_and_resume = importlib.import_module("kill_and_resume")
 
-
-def history(folder: pathlib.Path) -> list[dict]:
-    rows = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if k not in TIMING} for row in rows]
-
-
-def payload(folder: pathlib.Path) -> bytes:
-    """The model's numbers; its header names the run directory."""
-    return (folder / "model.eqx").read_bytes().split(b"\n", 3)[3]
+FLAGS = [*kill_and_resume.TINY, "--outer", "6"]
 
 
 def interrupt_after(monkeypatch, chunks: int, how) -> None:
@@ -61,10 +53,7 @@ def crashed(folder: pathlib.Path, chunks: int, monkeypatch) -> pathlib.Path:
 
 
 def assert_same(straight: pathlib.Path, resumed: pathlib.Path) -> None:
-    assert history(resumed) == history(straight)
-    assert payload(resumed) == payload(straight)
-    evaluations = [json.loads((f / "evaluation.json").read_text()) for f in (straight, resumed)]
-    assert evaluations[0] == evaluations[1]
+    assert kill_and_resume.differences(straight, resumed) == []
 
 
 @pytest.mark.parametrize("chunks", [1, 4, pytest.param(6, marks=pytest.mark.slow)])
@@ -97,6 +86,25 @@ def test_a_damaged_newest_checkpoint_falls_back(straight, tmp_path, monkeypatch,
     train.main(["--resume", str(folder)])
     assert f"passed over a checkpoint: `{newest}`" in capsys.readouterr().err
     assert_same(straight, folder)
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_random_moments_resumes_bit_for_bit(tmp_path):
+    file = tmp_path / "report.json"
+    assert kill_and_resume.main(["--kills", "2", "--outer", "9", "--json", str(file)]) == 0
+    report = json.loads(file.read_text())
+    assert [len(row["torn"]) > 0 for row in report["kills"]] == [True, False]
+
+
+def test_a_killed_run_that_came_out_otherwise_is_told(straight, tmp_path):
+    other = tmp_path / "run"
+    shutil.copytree(straight, other)
+    assert kill_and_resume.differences(straight, other) == []
+    damaged = (other / "model.eqx").read_bytes()
+    (other / "model.eqx").write_bytes(damaged[:-1] + bytes([damaged[-1] ^ 1]))
+    rows = (other / "history.jsonl").read_text().splitlines(keepends=True)
+    (other / "history.jsonl").write_text("".join(rows[:-1]))
+    assert kill_and_resume.differences(straight, other) == ["weights", "history"]
 
 
 def test_other_flags_are_refused_and_named(straight, capsys):

@@ -47,6 +47,10 @@ def _from_array(value: Any) -> Any:
     raise TypeError(f"`{type(value).__name__}` cannot be written as JSON: {value!r}")
 
 
+TORN = ".*.tmp"
+"""Matches what a process that was killed inside `atomic_write` leaves."""
+
+
 def atomic_write(path: Path, data: bytes, *, overwrite: bool) -> None:
     """Puts `data` at `path` so that a reader, or a crash, sees all of it or none.
 

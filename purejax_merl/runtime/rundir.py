@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from purejax_merl.runtime.files import atomic_write, plain
+from purejax_merl.runtime.files import TORN, atomic_write, plain
 
 
 class RunDirError(ValueError):
@@ -182,6 +182,12 @@ def truncate_history(path: str | Path, rounds: int) -> None:
     kept = [record for record in read_history(path) if record["outer"] < rounds]
     text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept)
     atomic_write(path, text.encode(), overwrite=True)
+
+
+def remove_torn(folder: str | Path) -> None:
+    """Removes the files, anywhere in the directory, that a killed process had half written."""
+    for path in Path(folder).rglob(TORN):
+        path.unlink(missing_ok=True)
 
 
 def last_value(path: str | Path, name: str, default: Any) -> Any:
