@@ -67,7 +67,7 @@ def resume(folder: Path, argv: Sequence[str]) -> Path:
     """Goes on with an interrupted run from its newest sound checkpoint, bit for bit on as many
     devices.
 
-    Flags given beside `--resume` must agree with the run's own config.
+    Flags given beside `--resume` must agree with the run's own config; `--devices` need not.
 
     **Errors:** `ConfigError` names the fields that differ; `ModelFileError` if nothing is sound.
     """
@@ -99,8 +99,8 @@ def _stored_config(folder: Path, argv: Sequence[str]) -> RunConfig:
     except json.JSONDecodeError as error:
         raise ConfigError(f"`--resume {folder}`: config.json is damaged ({error}).") from None
     asked = parse_run(argv, prog="python -m purejax_merl.train", description="", default=stored)
-    if fields := _differences(stored.to_dict(), asked.to_dict()):
     stored = dataclasses.replace(stored, devices=asked.devices)
+    if fields := _differences(stored.to_dict(), asked.to_dict()):
         raise ConfigError(
             f"`--resume {folder}` was started otherwise: {', '.join(fields)}. Leave these flags "
             "out, or start a new run with `--init-from`."
@@ -126,9 +126,9 @@ def _build(config: RunConfig) -> tuple[Runs, "Study"]:
     from purejax_merl.runtime import cache
 
     cache.enable_compilation_cache()
-    env = build.make_env(config)
     members = sweep.members(config)
     devices = build.make_mesh(config, len(members))
+    env = build.make_env(config)
     start = model.warm_start(config.init_from, config, env) if config.init_from else (None, None)
     runs = {
         name: (member, build.build_run(member, env=env, actor=start[0], critic=start[1]))
@@ -164,8 +164,8 @@ def _finish(config: RunConfig, runs: Runs, study: "Study", folder: Path) -> Path
         _say(f"stopped after round {done}; go on with `--resume {folder}`")
         raise SystemExit(128 + interrupt.number)
     _say(f"trained in {time.perf_counter() - started:.1f} s")
-    for m, ((member, run), place) in enumerate(
     state = study.collect(state)
+    for m, ((member, run), place) in enumerate(
         zip(runs.values(), _places(folder, runs), strict=True)
     ):
         _deliver(member, run, study.member(state, m), place)
