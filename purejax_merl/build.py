@@ -284,7 +284,7 @@ def make_evolution(config: RunConfig) -> Evolution:
         fitness=es.fitness,
         worlds=es.eval_worlds,
         accept=es.accept == "on",
-        reuse=es.reuse == "on",
+        reuse=es.reuse == "on" and es.arm in ("merl", "no_injection") and config.grad_steps > 0,
         reset_moments=not _compat(config),
         member_chunk=es.member_chunk or _member_chunk(config),
     )

@@ -254,7 +254,7 @@ class ESSettings:
     """Members per generation, in mirrored pairs."""
     sigma: float = 0.05
     """Standard deviation of the search noise, in units of the weights."""
-    es_lr: float = 0.005
+    es_lr: float = 0.001
     """Step size of nes."""
     es_kind: str = "nes"
     """nes, cem, or the name of an evosax strategy such as SNES or CMA_ES."""
@@ -266,11 +266,11 @@ class ESSettings:
     """Smallest standard deviation of cem."""
     weight_decay: float = 0.0
     """Decay of the genome per step, times the step size."""
-    eval_worlds: int = 16
+    eval_worlds: int = 4
     """Worlds in which every member is tried, and worlds of the judging."""
     reuse: Switch = "off"
-    """on: the population's episodes train the executor as well, one PPO step more per round, so
-    that they cost no environment steps of their own."""
+    """on: in the arms with both halves the population's episodes train the executor as well, in
+    one more PPO step per round."""
     accept: Switch = "off"
     """on: write the evolved genome back only if it is at least as fit as the one before."""
     member_chunk: int = 0
@@ -322,7 +322,8 @@ class RunConfig:
     run_dir: str | None = None
     """Where to write; must not exist. Left unset: a new folder under runs/."""
     init_from: str | None = None
-    """A model.eqx whose weights to start from, on any grid and team size."""
+    """A model.eqx, run directory or zoo:NAME whose weights to start from, on any grid and team
+    size."""
     episodes: int = 512
     """Fresh test worlds of the final evaluation."""
     env: EnvConfig = EnvConfig()
@@ -344,29 +345,12 @@ class RunConfig:
                 f"divide the {rows} rows of a rollout (`--rollouts` × `--horizon`); try "
                 f"`--minibatches {_divisor(rows, self.ppo.minibatches)}`.",
             )
-        if self.es.reuse == "on":
-            self._check_reuse()
         if self.agent.selector == "off" and self.es.arm != "gradient":
             refuse("selector", "off", "be on, or use `--arm gradient`: evolution needs a selector.")
         if self.grad_steps == 0 and self.es.arm == "gradient":
             refuse("grad_steps", 0, "be at least 1 with `--arm gradient`, or nothing is trained.")
         if self.compat == "on":
             self._check_compat()
-
-    def _check_reuse(self) -> None:
-        if self.es.arm not in ("merl", "no_injection"):
-            must = "be off: only `--arm merl` and `no_injection` have both halves."
-            refuse("reuse", "on", must)
-        episodes, minibatches = self.es.pop * self.es.eval_worlds, self.ppo.minibatches
-        rows = self.ppo.rollouts * self.env.horizon // minibatches
-        if episodes * self.env.horizon % rows:
-            refuse(
-                "reuse",
-                "on",
-                f"come with `--pop` × `--eval-worlds` ({episodes} episodes of {self.env.horizon} "
-                f"steps) divisible into minibatches of {rows} rows; try `--eval-worlds "
-                f"{self.ppo.rollouts}`.",
-            )
 
     def _check_compat(self) -> None:
         """Compatibility fixes some choices: another one is refused, not overruled."""

@@ -51,7 +51,8 @@ class TeamPolicy(eqx.Module):
 
 
 def load(path: str | Path, **world: Any) -> TeamPolicy:
-    """A trained team, from a `model.eqx` or the run directory that holds one.
+    """A trained team, from a `model.eqx`, the run directory that holds one, or the zoo by name
+    (`zoo:coverage-16x16-4`).
 
     **Arguments:** `world`: fields of `EnvConfig` to change, such as `grid=24, n_agents=6`.
 

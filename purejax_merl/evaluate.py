@@ -23,7 +23,7 @@ class EvaluateArgs:
     """Evaluate a saved model on fresh test worlds; sampled is the headline, greedy beside it."""
 
     model: tyro.conf.Positional[Path]
-    """A model.eqx, or the run directory that holds one."""
+    """A model.eqx, the run directory that holds one, or a model of the zoo: zoo:NAME."""
     episodes: int = 512
     """Fresh worlds."""
     seed: int = 0

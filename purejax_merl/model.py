@@ -37,8 +37,25 @@ def save(path: str | Path, config: RunConfig, actor: Any, critic: Any, **facts: 
     modelfile.save_model(path, {"actor": actor, "critic": critic}, header)
 
 
+ZOO = Path(__file__).parent / "zoo"
+"""Run directories of trained teams that come with the package, without their histories."""
+
+
+def zoo() -> list[str]:
+    """Names of the models that come with the package, as `load` takes them."""
+    return sorted(f"zoo:{path.parent.name}" for path in ZOO.glob("*/model.eqx"))
+
+
 def find(path: str | Path) -> Path:
-    """The model file: `path` itself, or the `model.eqx` in a run directory."""
+    """The model file: `path` itself, the `model.eqx` in a run directory, or `zoo:<name>`.
+
+    **Errors:** `ConfigError` lists the names in the zoo.
+    """
+    scheme, _, name = str(path).partition(":")
+    if scheme == "zoo":
+        if str(path) not in zoo():
+            raise ConfigError(f"`{path}` is not in the zoo, which holds {', '.join(zoo())}.")
+        return ZOO / name / "model.eqx"
     path = Path(path)
     return path / "model.eqx" if path.is_dir() else path
 

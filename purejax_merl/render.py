@@ -25,7 +25,7 @@ class RenderArgs:
     """Show one episode of a saved model, sampled unless --greedy."""
 
     model: tyro.conf.Positional[Path]
-    """A model.eqx, or the run directory that holds one."""
+    """A model.eqx, the run directory that holds one, or a model of the zoo: zoo:NAME."""
     out: Path = Path("episode.html")
     """An .html page that plays and scrubs (needs nothing), or a .gif (needs the extra `render`)."""
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False

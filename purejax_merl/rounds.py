@@ -290,9 +290,14 @@ class Hybrid(eqx.Module):
         return mesh.gather(played, self.devices)
 
     def _learner_of(self, members: int) -> PPO:
-        """The learner for the population's episodes: its minibatches keep their size."""
-        minibatches = self.learner.minibatches * members * self.evolution.worlds // self.worlds
-        return dataclasses.replace(self.learner, minibatches=max(minibatches, 1))
+        """The learner for the population's episodes: its minibatches keep their size, or the
+        nearest one that divides the rows."""
+        episodes = members * self.evolution.worlds
+        rows = episodes * self.env.horizon
+        wanted = self.learner.minibatches * episodes / self.worlds
+        divisors = (number for number in range(1, rows + 1) if rows % number == 0)
+        minibatches = min(divisors, key=lambda number: abs(number - wanted))
+        return dataclasses.replace(self.learner, minibatches=minibatches)
 
     def fitness(self, outcome: Outcome, learner: LearnerState) -> Float[Array, "member"]:
         """One number per member: the mean over its worlds."""
