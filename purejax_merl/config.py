@@ -14,6 +14,7 @@ from typing import Any, Literal
 Switch = Literal["off", "on"]
 HEADS = 4
 """Attention heads of the reference network's `multihead` messages."""
+TrackerName = Literal["none", "tensorboard", "wandb"]
 Terrain = Literal["open", "walls", "rooms", "clutter", "pillars", "mixed", "crowded_mix"]
 
 
@@ -324,6 +325,8 @@ class RunConfig:
     init_from: str | None = None
     """A model.eqx, run directory or zoo:NAME whose weights to start from, on any grid and team
     size."""
+    tracker: TrackerName = "none"
+    """Where to show the curves live, beside history.jsonl; needs the extra of that name."""
     episodes: int = 512
     """Fresh test worlds of the final evaluation."""
     env: EnvConfig = EnvConfig()

@@ -67,7 +67,8 @@ def resume(folder: Path, argv: Sequence[str]) -> Path:
     """Goes on with an interrupted run from its newest sound checkpoint, bit for bit on as many
     devices.
 
-    Flags given beside `--resume` must agree with the run's own config; `--devices` need not.
+    Flags given beside `--resume` must agree with the run's own config; `--devices` and `--tracker`
+    need not.
 
     **Errors:** `ConfigError` names the fields that differ; `ModelFileError` if nothing is sound.
     """
@@ -99,7 +100,7 @@ def _stored_config(folder: Path, argv: Sequence[str]) -> RunConfig:
     except json.JSONDecodeError as error:
         raise ConfigError(f"`--resume {folder}`: config.json is damaged ({error}).") from None
     asked = parse_run(argv, prog="python -m purejax_merl.train", description="", default=stored)
-    stored = dataclasses.replace(stored, devices=asked.devices)
+    stored = dataclasses.replace(stored, devices=asked.devices, tracker=asked.tracker)
     if fields := _differences(stored.to_dict(), asked.to_dict()):
         raise ConfigError(
             f"`--resume {folder}` was started otherwise: {', '.join(fields)}. Leave these flags "
@@ -123,8 +124,9 @@ def _build(config: RunConfig) -> tuple[Runs, "Study"]:
     """Every member's config and parts, by name; and all of them side by side."""
     # Heavy imports wait until the flags are known to be good.
     from purejax_merl import build, loop, model, sweep
-    from purejax_merl.runtime import cache
+    from purejax_merl.runtime import cache, trackers
 
+    trackers.check(config.tracker)
     cache.enable_compilation_cache()
     members = sweep.members(config)
     devices = build.make_mesh(config, len(members))
@@ -194,7 +196,7 @@ def _rounds(
 ) -> "RoundState":
     """All chunks: record, show, checkpoint; stops early, and saved, when asked to."""
     from purejax_merl import loop
-    from purejax_merl.runtime import checkpoint, progress, rundir
+    from purejax_merl.runtime import checkpoint, progress, rundir, trackers
 
     study, state = program.study, program.study.state
     saved = done = loop.rounds_done(study, state)
@@ -204,6 +206,10 @@ def _rounds(
             stack.enter_context(rundir.HistoryWriter(place / "history.jsonl", append=True))
             for place in places
         ]
+        live = [
+            stack.enter_context(contextlib.closing(tracker))
+            for tracker in trackers.open_trackers(config.tracker, places, done)
+        ]
         bar = stack.enter_context(progress.ProgressReporter(config.outer, initial=done))
         for chunk in loop.train(program, state, config.outer, env_steps=env_steps):
             state, done = chunk.state, done + len(chunk.records[0])
@@ -211,6 +217,9 @@ def _rounds(
                 for record in records:
                     history.append(record)
                 history.flush()
+            for tracker, records in zip(live, chunk.records, strict=False):  # none, or all
+                tracker.append(records)
+                tracker.flush()
             bar.update(len(chunk.records[0]), loop.average([rows[-1] for rows in chunk.records]))
             stop = interrupt.number != 0
             if stop or done - saved >= config.checkpoint_every or done == config.outer:

@@ -12,7 +12,7 @@ from typing import Any
 
 from purejax_merl.runtime.rundir import RunDirError, read_history
 
-_NOT_COMPARED = ("seed", "seeds", "sweep", "members_at_once", "devices", "run_dir")
+_NOT_COMPARED = ("seed", "seeds", "sweep", "members_at_once", "devices", "run_dir", "tracker")
 """What may differ between repetitions of one experiment."""
 
 
