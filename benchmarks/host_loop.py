@@ -16,10 +16,10 @@ from purejax_merl.rounds import Hybrid, RoundState
 
 # One jitted function per dispatch. The hybrid is a pytree, so that its rates are arguments.
 _train_step = jax.jit(lambda hybrid, learner, key: hybrid.train_step(learner, key=key))
-_train = jax.jit(lambda hybrid, learner, key: hybrid._train(learner, key=key)[0])
+_train = jax.jit(lambda hybrid, learner, key: hybrid.train(learner, key=key)[0])
 _inject = jax.jit(
     lambda hybrid, strategy, actor: hybrid.strategy.inject(
-        strategy, module_theta(hybrid._evolved(actor))
+        strategy, module_theta(hybrid.evolved(actor))
     )
 )
 _ask = jax.jit(lambda hybrid, strategy, key: hybrid.strategy.ask(strategy, key=key))
@@ -37,7 +37,7 @@ def _fitness(hybrid, learner, genomes, key):
 
 @jax.jit
 def _write_back(hybrid, learner, strategy, theta):
-    return hybrid._write_back(learner, theta), hybrid.strategy.inject(strategy, theta)
+    return hybrid.write_back(learner, theta), hybrid.strategy.inject(strategy, theta)
 
 
 def host_round(hybrid: Hybrid, state: RoundState, root: jax.Array) -> RoundState:

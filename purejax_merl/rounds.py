@@ -136,7 +136,7 @@ class Hybrid(eqx.Module):
         """Round 0 around given networks."""
         state = RoundState(
             learner=self.learner.init(actor, critic),
-            strategy=self.strategy.init(module_theta(self._evolved(actor))),
+            strategy=self.strategy.init(module_theta(self.evolved(actor))),
             round=jnp.zeros((), jnp.int32),
         )
         # Every leaf its own buffer, so that all can be donated, and no weak type, so that the
@@ -148,7 +148,7 @@ class Hybrid(eqx.Module):
         key = jax.random.fold_in(root, state.round)
         train_key, evolve_key = jax.random.split(key)
         now = self.annealed(state.round)
-        learner, train_log = now._train(state.learner, key=train_key)
+        learner, train_log = now.train(state.learner, key=train_key)
         learner, strategy, evolution_log, reuse_log = now._evolve(
             learner, state.strategy, key=evolve_key
         )
@@ -170,10 +170,13 @@ class Hybrid(eqx.Module):
         factor = jnp.clip(1 - 0.9 * round_ / self.anneal_rounds, 0.1, 1.0)
         return eqx.tree_at(lambda h: h.learner, self, self.learner.annealed(factor))
 
-    def _train(
+    def train(
         self, learner: LearnerState, *, key: PRNGKeyArray
     ) -> tuple[LearnerState, TrainLog | None]:
-        """(a) `grad_steps` PPO steps, each on fresh worlds."""
+        """(a) `grad_steps` PPO steps, each on fresh worlds; none in the `evolution` arm.
+
+        **Returns:** the learner, and the log of the last step, or None where there was none.
+        """
         if self.grad_steps == 0 or self.evolution.arm == "evolution":
             return learner, None
         step_keys = rollout.world_keys(key, self.grad_steps)
@@ -214,7 +217,7 @@ class Hybrid(eqx.Module):
             key, 4 if self.evolution.reuse else 3
         )
         if self.evolution.arm == "merl":
-            strategy = self.strategy.inject(strategy, module_theta(self._evolved(learner.actor)))
+            strategy = self.strategy.inject(strategy, module_theta(self.evolved(learner.actor)))
         before = self.strategy.mean(strategy)
         population, strategy = self.strategy.ask(strategy, key=noise_key)
         episodes = None
@@ -246,7 +249,7 @@ class Hybrid(eqx.Module):
             ),
             env_steps=jnp.sum(tried.steps) + jnp.sum(judged.steps),
         )
-        learner, reuse_log = self._write_back(learner, kept), None
+        learner, reuse_log = self.write_back(learner, kept), None
         if episodes is not None:
             learner, reuse_log = self._learner_of(population.shape[0]).update(
                 learner, _joined(episodes), key=shuffle_key[0]
@@ -279,7 +282,7 @@ class Hybrid(eqx.Module):
         worlds = rollout.world_keys(key, self.evolution.worlds)
 
         def member(theta: Float[Array, "dim"]) -> Played:
-            candidate = self._with_genome(actor, theta)
+            candidate = self.with_genome(actor, theta)
             return roll_out(self.env, candidate, self.sampler, keys=worlds)
 
         at_once, devices = self.evolution.member_chunk, self.devices
@@ -305,17 +308,21 @@ class Hybrid(eqx.Module):
             return jnp.mean(outcome.score.fitness, axis=-1)
         return jnp.mean(outcome.reward_sum - learner.dual.price * outcome.cost_sum, axis=-1)
 
-    def _evolved(self, actor: AbstractActor) -> eqx.Module:
-        """The part of the actor that is the genome."""
+    def evolved(self, actor: AbstractActor) -> eqx.Module:
+        """The part of the actor that is the genome: its selector, or all of it in the `evolution`
+        arm."""
         return actor if self.evolution.arm == "evolution" else actor.selector
 
-    def _with_genome(self, actor: AbstractActor, theta: Float[Array, "dim"]) -> AbstractActor:
+    def with_genome(self, actor: AbstractActor, theta: Float[Array, "dim"]) -> AbstractActor:
+        """The actor with the numbers of `theta` in its evolved part; the rest is shared."""
         if self.evolution.arm == "evolution":
             return set_module_theta(actor, theta)
         return eqx.tree_at(lambda a: a.selector, actor, set_module_theta(actor.selector, theta))
 
-    def _write_back(self, learner: LearnerState, theta: Float[Array, "dim"]) -> LearnerState:
-        actor = self._with_genome(learner.actor, theta)
+    def write_back(self, learner: LearnerState, theta: Float[Array, "dim"]) -> LearnerState:
+        """(d) The learner goes on with this genome. Adam's moments of what was replaced start
+        afresh, unless `reset_moments` is off."""
+        actor = self.with_genome(learner.actor, theta)
         learner = eqx.tree_at(lambda s: s.actor, learner, actor)
         if not self.evolution.reset_moments:
             return learner

@@ -354,7 +354,7 @@ def test_compat_keeps_the_moments_of_a_replaced_selector(parts):
     learner = eqx.tree_at(lambda s: s.selector_moments, learner, warm)
     for reset in (True, False):
         hybrid = make_hybrid(env, ppo=ppo, reset_moments=reset)
-        written = hybrid._write_back(learner, 2 * module_theta(actor.selector))
+        written = hybrid.write_back(learner, 2 * module_theta(actor.selector))
         assert not eqx.tree_equal(written.actor.selector, actor.selector)
         assert eqx.tree_equal(written.selector_moments, warm) != reset
 
