@@ -117,7 +117,7 @@ def _shared_out(config: RunConfig, runs: int) -> dict[str, int]:
     if config.es.arm != "evolution" and config.grad_steps:
         work["--rollouts"] = config.ppo.rollouts
     if config.es.arm != "gradient":
-        work |= {"--pop": config.es.pop, "--eval-worlds": config.es.eval_worlds}
+        work["--pop"] = config.es.pop
     return work
 
 

@@ -287,8 +287,10 @@ class Hybrid(eqx.Module):
 
         at_once, devices = self.evolution.member_chunk, self.devices
         if devices is not None and genomes.shape[0] % devices.size:
-            # Too few members to share out (the judged pair): the devices share the worlds.
-            worlds, devices = mesh.split(worlds, devices), None
+            # Too few members to share out (the judged pair): the devices share the worlds, or,
+            # where these do not divide either, each plays all of this little.
+            worlds = worlds if self.evolution.worlds % devices.size else mesh.split(worlds, devices)
+            devices = None
         played = mesh.map_rows(member, genomes, devices, at_once=at_once)
         return mesh.gather(played, self.devices)
 

@@ -65,7 +65,7 @@ def test_a_cpu_is_not_cut_up_unless_asked(monkeypatch):
     [
         ("--devices 9", "at most 8"),
         ("--devices 8 --pop 12", r"`--pop 12`.*try `--devices 4`"),
-        ("--devices 3", r"`--rollouts 32` and `--pop 16` and `--eval-worlds 16`"),
+        ("--devices 3", r"`--rollouts 32` and `--pop 16`"),
         ("--devices 4 --seeds 6", r"`--seeds 6`.*try `--devices 3`"),
     ],
 )
