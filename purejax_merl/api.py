@@ -19,6 +19,7 @@ from purejax_merl import build, loop, model
 from purejax_merl.agents.base import AbstractActor, AbstractCritic
 from purejax_merl.config import ConfigError, RunConfig
 from purejax_merl.envs.base import AbstractTeamEnv
+from purejax_merl.evolve.base import AbstractStrategy
 from purejax_merl.evolve.seed import ESConfig
 from purejax_merl.learn.dual import DualState
 from purejax_merl.rounds import RoundState
@@ -46,6 +47,9 @@ def merl_train(
     es_cfg: ESConfig,
     log_fn: Callable[[int, dict[str, Any]], None] | None = None,
     init_from: str | Path | None = None,
+    actor: AbstractActor | None = None,
+    critic: AbstractCritic | None = None,
+    strategy: AbstractStrategy | None = None,
 ) -> tuple[FinalState, list[dict[str, Any]]]:
     """Trains a team by `n_outer` compiled rounds of PPO and evolution.
 
@@ -58,6 +62,8 @@ def merl_train(
     - `es_cfg`: population, σ, step size and kind; nes ascends by plain gradient here, as published.
     - `log_fn`: called as `log_fn(outer, record)` once per round, after its chunk.
     - `init_from`: a saved `model.eqx` to start from.
+    - `actor`, `critic`, `strategy`: parts of one's own, instead of those that `cfg` and `es_cfg`
+      describe.
 
     **Returns:** the final state, and the history: one record per round.
 
@@ -68,9 +74,12 @@ def merl_train(
     root = key if typed else jax.random.wrap_key_data(key)
     init_key, root = jax.random.split(root)
     env = build.make_env(cfg) if env is None else env
-    actor, critic = (None, None) if init_from is None else model.warm_start(init_from, cfg, env)
+    if init_from is not None:
+        if actor is not None or critic is not None:
+            raise ConfigError("`init_from` brings actor and critic: leave it out to pass your own.")
+        actor, critic = model.warm_start(init_from, cfg, env)
     devices = build.make_mesh(cfg)
-    run = build.build_run(cfg, env=env, actor=actor, critic=critic, key=init_key)
+    run = build.build_run(cfg, env=env, actor=actor, critic=critic, strategy=strategy, key=init_key)
     program = loop.Program(loop.gather([run], [root], devices=devices), cfg.chunk)
     state, history = program.study.state, []
     for chunk in loop.train(program, state, n_outer):

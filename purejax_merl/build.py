@@ -66,6 +66,7 @@ def build_run(
     env = make_env(config) if env is None else env
     if env.num_agents < 2:
         raise ConfigError(f"`env.num_agents={env.num_agents}` must be at least 2: a team.")
+    _check_minibatches(config, env)
     actor_key, critic_key = jax.random.split(stream(config.seed, WEIGHTS) if key is None else key)
     actor = make_actor(config, env, key=actor_key) if actor is None else actor
     critic = make_critic(config, env, key=critic_key) if critic is None else critic
@@ -84,6 +85,20 @@ def build_run(
         anneal_rounds=_rate(float(config.outer)) if config.ppo.anneal == "on" else None,
     )
     return Run(hybrid=hybrid, state=hybrid.init(actor, critic))
+
+
+def _check_minibatches(config: RunConfig, env: AbstractTeamEnv) -> None:
+    """The world, which may be the caller's own, says how long an episode is."""
+    rows, number = config.ppo.rollouts * env.horizon, config.ppo.minibatches
+    if config.es.arm == "evolution" or rows % number == 0:
+        return
+    nearest = min((d for d in range(1, rows + 1) if rows % d == 0), key=lambda d: abs(d - number))
+    refuse(
+        "minibatches",
+        number,
+        f"divide the {rows} rows of a rollout (`--rollouts {config.ppo.rollouts}` × {env.horizon} "
+        f"steps of an episode); try `--minibatches {nearest}`.",
+    )
 
 
 def make_mesh(config: RunConfig, runs: int = 1) -> Mesh | None:

@@ -340,14 +340,6 @@ class RunConfig:
         _at_least(self, 0, "grad_steps", "members_at_once", "devices")
         if not 0 <= self.seed <= 2**32 - self.seeds:
             refuse("seed", self.seed, "lie in [0, 2^32).")
-        rows = self.ppo.rollouts * self.env.horizon
-        if rows % self.ppo.minibatches:
-            refuse(
-                "minibatches",
-                self.ppo.minibatches,
-                f"divide the {rows} rows of a rollout (`--rollouts` × `--horizon`); try "
-                f"`--minibatches {_divisor(rows, self.ppo.minibatches)}`.",
-            )
         if self.agent.selector == "off" and self.es.arm != "gradient":
             refuse("selector", "off", "be on, or use `--arm gradient`: evolution needs a selector.")
         if self.grad_steps == 0 and self.es.arm == "gradient":
@@ -430,11 +422,6 @@ def preset(name: str) -> RunConfig:
     if name not in PRESETS:
         refuse("preset", name, f"be one of {', '.join(PRESETS)}.")
     return PRESETS[name]
-
-
-def _divisor(rows: int, near: int) -> int:
-    """The divisor of `rows` closest to `near`."""
-    return min((d for d in range(1, rows + 1) if rows % d == 0), key=lambda d: abs(d - near))
 
 
 def _rebuild(cls: type, data: Any, where: str) -> Any:

@@ -5,6 +5,7 @@ import math
 import struct
 import sys
 import types
+from typing import Any
 
 import pytest
 from test_train import TINY
@@ -20,24 +21,24 @@ ROUNDS = [
 
 def events(folder):
     """Of all event files in the order of writing: length, checksum, event, checksum."""
-    from tensorboardX.proto.event_pb2 import Event
+    proto: Any = pytest.importorskip("tensorboardX.proto.event_pb2")
 
     for file in sorted((folder / "tensorboard").iterdir(), key=lambda p: p.stat().st_mtime_ns):
         data = file.read_bytes()
         while data:
             (length,) = struct.unpack("<Q", data[:8])
-            yield Event.FromString(data[12 : 12 + length])
+            yield proto.Event.FromString(data[12 : 12 + length])
             data = data[16 + length :]
 
 
 def curves(folder) -> dict[str, dict[int, float]]:
     """Tag → step → value, as TensorBoard shows them: a new session voids what is at or after its
     step."""
-    from tensorboardX.proto.event_pb2 import SessionLog
+    proto: Any = pytest.importorskip("tensorboardX.proto.event_pb2")
 
     shown: dict[str, dict[int, float]] = {}
     for event in events(folder):
-        if event.session_log.status == SessionLog.START:
+        if event.session_log.status == proto.SessionLog.START:
             shown = {t: {s: v for s, v in c.items() if s < event.step} for t, c in shown.items()}
         for value in event.summary.value:
             curve = shown.setdefault(value.tag, {})

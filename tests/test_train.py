@@ -1,16 +1,21 @@
 """The main job, end to end and tiny: what it writes, and what can be done with it."""
 
+import dataclasses
 import json
 import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import probes
 import pytest
+from small import make_networks
 
 import purejax_merl as pm
 from purejax_merl import build, evaluate, evaluation, model, train
 from purejax_merl.config import ConfigError, RunConfig
+from purejax_merl.evolve.cem import CEM, CEMState
 from purejax_merl.runtime.rundir import read_history
 
 TINY = (
@@ -118,9 +123,60 @@ def test_merl_train_keeps_the_published_signature(make_key):
     assert all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(final))
 
 
-def test_merl_train_needs_a_selector():
-    import dataclasses
+def with_minibatches(rollouts: int, minibatches: int) -> RunConfig:
+    config = tiny_config()
+    ppo = dataclasses.replace(config.ppo, rollouts=rollouts, minibatches=minibatches)
+    return dataclasses.replace(config, ppo=ppo)
 
+
+def test_merl_train_takes_parts_of_ones_own():
+    """3 rollouts of the world's 4 steps make 12 minibatches; of the config's 10 they would not."""
+    world, (actor, critic) = probes.choice(), make_networks(probes.choice(), width=5)
+    final, _ = pm.merl_train(
+        world,
+        with_minibatches(3, 12),
+        key=jax.random.key(0),
+        n_outer=1,
+        grad_steps=1,
+        es_cfg=pm.ESConfig(pop_size=4),
+        actor=actor,
+        critic=critic,
+        strategy=CEM(population_size=6, sigma=0.1),
+    )
+    shapes = [jax.tree.map(jnp.shape, tree) for tree in (final.actor, actor)]
+    assert shapes[0] == shapes[1]
+    assert isinstance(final.round_state.strategy, CEMState)
+
+
+def test_minibatches_are_held_against_the_worlds_own_horizon():
+    with pytest.raises(ConfigError, match=r"12 rows.*try `--minibatches 4`"):
+        build.build_run(with_minibatches(3, 5), env=probes.choice())
+
+
+def test_a_saved_model_and_an_own_actor_are_refused():
+    actor, _ = make_networks(probes.choice(), width=5)
+    with pytest.raises(ConfigError, match="init_from"):
+        pm.merl_train(
+            None,
+            tiny_config(),
+            key=jax.random.key(0),
+            n_outer=1,
+            grad_steps=1,
+            es_cfg=pm.ESConfig(),
+            init_from="nowhere",
+            actor=actor,
+        )
+
+
+def test_every_name_that_the_readme_and_the_notebooks_use_is_there():
+    root = pathlib.Path(__file__).parent.parent
+    texts = [path.read_text() for path in (root / "README.md", *root.glob("notebooks/*.ipynb"))]
+    names = {name for text in texts for name in re.findall(r"\bpm\.(\w+)", text)}
+    assert {"load", "merl_train"} <= names
+    assert not [name for name in names if not hasattr(pm, name)]
+
+
+def test_merl_train_needs_a_selector():
     config = tiny_config()
     off = dataclasses.replace(
         config,

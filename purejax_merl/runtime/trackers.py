@@ -74,15 +74,18 @@ class TensorBoard:
     def __init__(self, folder: Path, first_round: int) -> None:
         """Goes on in the same folder; rounds from `first_round` on that are there become void."""
         from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto.event_pb2 import Event, SessionLog
+        from tensorboardX.proto import event_pb2
         from tensorboardX.summary import scalar
 
         (folder / "tensorboard").mkdir(exist_ok=True)
         # A name of its own for every start: the clock in it counts whole seconds only.
         suffix = f".{uuid.uuid4().hex[:8]}"
         self._file = EventsWriter(str(folder / "tensorboard" / "events"), suffix)
-        self._event, self._scalar = Event, scalar
-        self._write(first_round, session_log=SessionLog(status=SessionLog.START))
+        self._proto: Any = event_pb2  # made at its import: no type checker sees what is in it
+        self._scalar = scalar
+        self._write(
+            first_round, session_log=self._proto.SessionLog(status=self._proto.SessionLog.START)
+        )
 
     def append(self, records: Sequence[Mapping[str, Any]]) -> None:
         """A scalar per field that is a finite number, at the step that is the round."""
@@ -99,7 +102,7 @@ class TensorBoard:
         self._file.close()
 
     def _write(self, step: int, **content: Any) -> None:
-        self._file.write_event(self._event(step=step, wall_time=time.time(), **content))
+        self._file.write_event(self._proto.Event(step=step, wall_time=time.time(), **content))
 
 
 class WeightsAndBiases:
