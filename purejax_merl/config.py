@@ -330,9 +330,13 @@ class RunConfig:
     episodes: int = 512
     """Fresh test worlds of the final evaluation."""
     env: EnvConfig = EnvConfig()
+    """The world."""
     agent: AgentConfig = AgentConfig()
+    """The networks."""
     ppo: PPOConfig = PPOConfig()
+    """The gradient half."""
     es: ESSettings = ESSettings()
+    """The evolution half."""
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "outer", "chunk", "episodes", "checkpoint_every")

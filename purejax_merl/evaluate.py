@@ -31,6 +31,7 @@ class EvaluateArgs:
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print JSON instead of a table."""
     world: Annotated[WorldChange, tyro.conf.OmitArgPrefixes] = AS_TRAINED
+    """What to change of the world."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -39,6 +39,7 @@ class RenderArgs:
     fps: int = 10
     """Steps per second of a GIF."""
     world: Annotated[WorldChange, tyro.conf.OmitArgPrefixes] = AS_TRAINED
+    """What to change of the world."""
 
 
 def main(argv: Sequence[str] | None = None) -> Path:

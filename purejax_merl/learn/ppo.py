@@ -28,11 +28,11 @@ class LearnerState(eqx.Module):
     # Changed by every minibatch.
     actor: AbstractActor
     critic: AbstractCritic
-    executor_moments: optax.OptState
+    executor_moments: PyTree[Any]
     """Adam's moments of every actor leaf but the selector's."""
-    selector_moments: optax.OptState
+    selector_moments: PyTree[Any]
     """Kept apart so that they can be reset when evolution replaces the selector."""
-    critic_moments: optax.OptState
+    critic_moments: PyTree[Any]
     # Changed once per rollout.
     value_norm: ValueNorm
     dual: DualState

@@ -25,9 +25,15 @@ _SHOWN = (
 class Stream(Protocol):
     """What a report is written to: stderr, a file, or a notebook's stand-in for either."""
 
-    def write(self, text: str, /) -> Any: ...
-    def flush(self) -> Any: ...
-    def isatty(self) -> bool: ...
+    def write(self, text: str, /) -> Any:
+        """Takes text."""
+
+    def flush(self) -> Any:
+        """Lets it be seen."""
+
+    def isatty(self) -> bool:
+        """Whether a line can be overwritten."""
+        ...
 
 
 class ProgressReporter:
