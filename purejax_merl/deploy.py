@@ -16,11 +16,15 @@ from purejax_merl import model
 from purejax_merl.agents import policy as policies
 from purejax_merl.agents.base import AbstractActor
 from purejax_merl.envs.base import AbstractTeamEnv
-from purejax_merl.types import Action
+from purejax_merl.types import Action, Transition
 
 
 class TeamPolicy(eqx.Module):
-    """A trained team and its world. Everything is a pure function: map and compile it at will."""
+    """A trained team and its world. Everything is a pure function: map and compile it at will.
+
+    `reset`, `act` and `step` are compiled, once for all policies of one shape; `env` is the world
+    itself, for what else it tells (`view`, `graph`, `score`).
+    """
 
     actor: AbstractActor
     env: AbstractTeamEnv
@@ -31,6 +35,18 @@ class TeamPolicy(eqx.Module):
         return self.actor.skill_names
 
     @eqx.filter_jit
+    def reset(self, *, key: PRNGKeyArray) -> PyTree[Any]:
+        """A fresh state of the world."""
+        return self.env.reset(key=key)
+
+    @eqx.filter_jit
+    def step(
+        self, state: PyTree[Any], action: Action, *, key: PRNGKeyArray
+    ) -> tuple[PyTree[Any], Transition]:
+        """The world after everybody's move, and what the step paid."""
+        return self.env.step(state, action.move, key=key)
+
+    @eqx.filter_jit
     def act(
         self, state: PyTree[Any], *, key: PRNGKeyArray | None = None, greedy: bool = False
     ) -> Action:
@@ -39,7 +55,7 @@ class TeamPolicy(eqx.Module):
         **Arguments:** `key`: draws skill and move, as in training. `greedy`: take the likeliest of
         both instead, without a key.
 
-        **Returns:** an `Action` with leaves `(N,)`; its `move` is what `env.step` takes.
+        **Returns:** an `Action` with leaves `(N,)`, as `step` takes it.
         """
         env = self.env
         policy = self.actor(env.view(state), env.graph(state), env.legal(state))

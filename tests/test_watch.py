@@ -291,9 +291,9 @@ def test_page_data_cannot_end_its_element():
 
 def test_a_model_is_used_in_three_lines(model_file):
     policy = pm.load(model_file)
-    state = policy.env.reset(key=jax.random.key(0))
+    state = policy.reset(key=jax.random.key(0))
     action = policy.act(state, key=jax.random.key(1))
-    after, paid = policy.env.step(state, action.move, key=jax.random.key(2))
+    after, paid = policy.step(state, action, key=jax.random.key(2))
     assert paid.reward.shape == action.skill.shape == (3,)
     assert int(after.step_count) == 1
     assert policy.skill_names == ("disperse", "flock", "hold")
@@ -304,15 +304,35 @@ def test_a_loaded_policy_acts_as_in_a_rollout(model_file):
     assert policy.env.num_agents == 4
     sampler = rollout.Sampler(greedy=jnp.asarray(True))
     episode = jax.jit(rollout.episode)(policy.env, policy.actor, sampler, key=jax.random.key(3))
-    state = jax.tree.map(lambda x: x[5], episode.states)
+    state, after = (jax.tree.map(lambda x, t=t: x[t], episode.states) for t in (5, 6))
     action = policy.act(state, greedy=True)
     np.testing.assert_array_equal(action.move, episode.action.move[5])
     np.testing.assert_array_equal(action.skill, episode.action.skill[5])
+    stepped, _ = policy.step(state, action, key=jax.random.key(0))
+    np.testing.assert_array_equal(stepped.position, after.position)
+    np.testing.assert_array_equal(stepped.seen, after.seen)
+
+
+def test_a_policy_loaded_again_compiles_nothing(model_file, caplog):
+    key = jax.random.key(0)
+
+    def use():
+        policy = pm.load(model_file, n_agents=2)
+        state = policy.reset(key=key)
+        policy.step(state, policy.act(state, key=key), key=key)
+
+    with jax.log_compiles():
+        use()
+        first = [r for r in caplog.messages if r.startswith("Compiling")]
+        caplog.clear()
+        use()
+    assert len(first) >= 3
+    assert [r for r in caplog.messages if r.startswith("Compiling")] == []
 
 
 def test_misuse_of_a_policy_names_the_cure(model_file):
     policy = pm.load(model_file)
     with pytest.raises(ValueError, match="greedy=True"):
-        policy.act(policy.env.reset(key=jax.random.key(0)))
+        policy.act(policy.reset(key=jax.random.key(0)))
     with pytest.raises(ValueError, match="gird"):
         pm.load(model_file, gird=10)
