@@ -141,6 +141,15 @@ def test_pairs_are_of_one_seed_and_the_others_are_counted(tmp_path, no_matplotli
     assert f"unfinished, left out: {study / 'seed5-es.sigma=0.05'} (round 4 of 4)" in said
 
 
+def test_another_group_may_be_the_baseline(tmp_path, no_matplotlib, capsys):
+    study = make_study(tmp_path / "study", {0.02: {0: 0.5, 1: 0.75}, 0.05: {0: 0.25, 1: 0.5}})
+    compare.main([str(study), "--baseline", "sigma 0.05"])
+    assert [row["fitness_difference"] for row in table(study)] == ["0.25", ""]
+    assert "minus sigma 0.05 (pairs)" in capsys.readouterr().out
+    said = refused(capsys, study, "--baseline", "sigma 0.5", "--out", tmp_path)
+    assert "--baseline 'sigma 0.5'" in said and '"sigma 0.02", "sigma 0.05"' in said
+
+
 @pytest.mark.parametrize(("seed", "shown"), [(0, ("-0.25", "1", "0")), (1, ("", "0", "2"))])
 def test_one_pair_has_no_interval_and_none_no_difference(seed, shown, tmp_path, no_matplotlib):
     make_run(tmp_path / "a", seed=0, sigma=0.02, fitness=0.5)
@@ -222,6 +231,10 @@ def test_without_matplotlib_the_table_is_written_alone(
     path.write_text("old")
     compare.main(["s0", "s1", "--overwrite"])
     assert len(table(tmp_path)) == 1
+    assert "earlier" not in capsys.readouterr().out
+    (tmp_path / "compare.png").write_text("of another table")
+    compare.main(["s0", "s1", "--overwrite"])
+    assert "of an earlier comparison, and left as before: compare.png" in capsys.readouterr().out
 
 
 def test_curves_end_where_the_shortest_run_does(tmp_path):

@@ -48,7 +48,7 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """A group minus the first one in the chosen metric, seed by seed."""
+    """A group minus the baseline in the chosen metric, seed by seed."""
 
     mean: float | None
     low: float | None
@@ -77,7 +77,7 @@ class Row:
     scores: list[float]
     """The chosen metric of every seed, sampled."""
     difference: Difference | None
-    """None in the first group."""
+    """None in the baseline itself."""
     env_steps: float | None
     """Per run, mean over runs."""
     seconds: float | None
@@ -104,6 +104,8 @@ class Comparison:
     metrics: list[str]
     """Every metric of any run, in the order of the evaluations."""
     rows: list[Row]
+    baseline: str
+    """Label of the group that the others are compared with."""
     unfinished: list[RunRecord]
 
 
@@ -118,15 +120,17 @@ class Curve:
     """95 % interval over seeds; the mean itself for a single one."""
 
 
-def compare(runs: Sequence[RunRecord], metric: str) -> Comparison:
+def compare(runs: Sequence[RunRecord], metric: str, baseline: str | None = None) -> Comparison:
     """Groups the finished runs and estimates every metric.
 
     **Arguments:** `metric`: the one that gets the IQM's interval, greedy scores and differences.
+    `baseline`: label of the group that the others are compared with; None: the first one.
 
     **Returns:** one row per group, the first run's group first.
 
     **Errors:** `RunDirError` if no run is finished, one has a damaged evaluation, or a group has a
-    seed twice; `ConfigError` for a metric that not every finished run has.
+    seed twice; `ConfigError` for a metric that not every finished run has, or a baseline that is no
+    group's label.
     """
     finished = [run for run in runs if run.evaluation is not None]
     if not finished:
@@ -136,11 +140,19 @@ def compare(runs: Sequence[RunRecord], metric: str) -> Comparison:
     groups = [_by_seed(members) for members in group(finished)]
     fields = differing([members.runs[0] for members in groups])
     labels = _labels(groups, fields)
+    base = labels[0] if baseline is None else baseline
+    if base not in labels:
+        raise ConfigError(f"`--baseline {base!r}` must be one of the groups: {_quoted(labels)}.")
     rows = [
-        _row(label, members, fields, metrics, metric, groups[0])
+        _row(label, members, fields, metrics, metric, groups[labels.index(base)])
         for label, members in zip(labels, groups, strict=True)
     ]
-    return Comparison(metric, metrics, rows, [run for run in runs if run.evaluation is None])
+    unfinished = [run for run in runs if run.evaluation is None]
+    return Comparison(metric, metrics, rows, base, unfinished)
+
+
+def _quoted(labels: Sequence[str]) -> str:
+    return ", ".join(f'"{label}"' for label in labels)
 
 
 def _checked_metrics(runs: Sequence[RunRecord], metric: str) -> list[str]:
@@ -212,7 +224,7 @@ def _row(
     fields: Sequence[str],
     metrics: Sequence[str],
     metric: str,
-    first: Group,
+    base: Group,
 ) -> Row:
     runs = members.runs
     sampled = {name: _estimate(runs, "sampled", name, name == metric) for name in metrics}
@@ -224,7 +236,7 @@ def _row(
         sampled={name: estimate for name, estimate in sampled.items() if estimate},
         greedy=_estimate(runs, "greedy", metric, False),
         scores=list(_scores(members, metric).values()),
-        difference=None if members is first else _difference(members, first, metric),
+        difference=None if members is base else _difference(members, base, metric),
         env_steps=_mean(run.history[-1].get("env_steps") for run in runs),
         seconds=_mean(_seconds(run) for run in runs),
         shared_by=sorted({_sharing(run) for run in runs}),
@@ -258,9 +270,9 @@ def _scores(members: Group, metric: str) -> dict[Any, float]:
     }
 
 
-def _difference(members: Group, first: Group, metric: str) -> Difference:
+def _difference(members: Group, base: Group, metric: str) -> Difference:
     """Runs of one seed start alike and are judged in the same worlds: they are one pair."""
-    ours, theirs = _scores(members, metric), _scores(first, metric)
+    ours, theirs = _scores(members, metric), _scores(base, metric)
     both = [seed for seed in ours if seed in theirs]
     unpaired = len(ours) + len(theirs) - 2 * len(both)
     if not both:
@@ -403,7 +415,7 @@ def _detail(result: Comparison) -> str:
     ]
     heads = ["group", "seeds", "mean", "IQM", "greedy, mean"]
     if len(result.rows) > 1:
-        heads.append("minus first group (pairs)")
+        heads.append(f"minus {result.baseline} (pairs)")
     title = f"{result.metric} at the end, sampled policy, over seeds [95 % bootstrap interval]"
     return f"{title}\n{_aligned(heads, rows)}"
 
