@@ -64,6 +64,13 @@ def test_starts_with_badge_and_install_cell(name):
     assert source(code_cells(notebook)[0]).strip() == INSTALL.strip()
 
 
+def test_the_readme_leads_to_each():
+    readme = (FOLDER.parent / "README.md").read_text(encoding="utf-8")
+    for name in NAMES:
+        assert f"](notebooks/{name}.ipynb)" in readme
+        assert f"]({COLAB}/{name}.ipynb)" in readme
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_no_path_of_one_machine(name):
     for cell in read(name)["cells"]:
