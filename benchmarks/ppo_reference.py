@@ -4,7 +4,7 @@
 
 Only the convolutions differ: channels-last with a written-out gradient in chunks of images, or
 `eqx.nn.Conv2d` (channels first) under `vmap` and autodiff. Same weights; logits, values and the
-gradient of one minibatch must agree. Both forms are timed on few worlds, one epoch of two
+gradient of one minibatch must agree. Both forms are timed on two worlds, one epoch of two
 minibatches, since the plain form would take very long at full size; ours is timed at full size as
 well. XLA's CPU compiler treats a loop that runs once as no loop, hence two minibatches: the plain
 form's trouble is inside loops.
@@ -79,18 +79,19 @@ class Size:
     full_repeats: int
 
 
-def shrunk(worlds: int, **env: int) -> RunConfig:
+def shrunk(worlds: int, *, width: int = 64, **env: int) -> RunConfig:
     """The reference preset on few worlds, with one epoch of two minibatches."""
     base = preset("reference")
     return dataclasses.replace(
         base,
         env=dataclasses.replace(base.env, **env),
+        agent=dataclasses.replace(base.agent, width=width),
         ppo=dataclasses.replace(base.ppo, rollouts=worlds, ppo_epochs=1, minibatches=2),
     )
 
 
 FULL = Size(small=shrunk(2), full=preset("reference"), repeats=3, full_repeats=2)
-QUICK = Size(small=shrunk(2, grid=8, horizon=4), full=None, repeats=1, full_repeats=0)
+QUICK = Size(small=shrunk(2, width=8, grid=8, horizon=4), full=None, repeats=1, full_repeats=0)
 
 
 def train_step(hybrid: Hybrid, learner: LearnerState, key: jax.Array):

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 FULL = fusion.Row(fusion.small(16), rounds=5, repeats=3, seeds=8)
-QUICK = fusion.Row(fusion.tiny(4), rounds=2, repeats=1, seeds=2)
+QUICK = fusion.QUICK[0]
 
 
 def measure(row: fusion.Row) -> dict[str, Any]:

@@ -21,9 +21,10 @@ from purejax_merl.config import preset
 from purejax_merl.evolve import NES, module_theta
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-host_loop, accelerator, common, environment, page, ppo_reference, roofline, startup = map(
+host_loop, common, page = map(importlib.import_module, "host_loop common page".split())
+accelerator, environment, fusion, ppo_reference, roofline, seeds, startup = map(
     importlib.import_module,
-    "host_loop accelerator common environment page ppo_reference roofline startup".split(),
+    "accelerator environment fusion ppo_reference roofline seeds startup".split(),
 )
 
 ROOT = jax.random.key(5)
@@ -135,14 +136,36 @@ def test_accelerator_benchmark_wants_an_accelerator(monkeypatch, capsys):
     assert "no accelerator" in capsys.readouterr().err
 
 
-SECTIONS = {
-    "accelerator": lambda: accelerator.measure(accelerator.QUICK, lambda measured: None),
-    "environment": lambda: {
-        part.__name__: part(environment.QUICK)
-        for part in (environment.worlds, environment.halves, environment.memory)
-    },
-    "ppo_reference": lambda: ppo_reference.measure(ppo_reference.QUICK),
-    "startup": lambda: {"starts": startup.measure(startup.QUICK)},
+def test_accelerator_benchmark_keeps_every_section(monkeypatch):
+    def precision(*args):
+        del args
+        return {"in": jax.config.jax_default_matmul_precision}  # pyright: ignore
+
+    monkeypatch.setattr(environment, "evaluation", precision)
+    for module in (fusion, roofline, seeds):
+        monkeypatch.setattr(module, "measure", precision)
+    kept = []
+    measured = accelerator.measure(accelerator.QUICK, lambda part: kept.append(list(part)))
+    both = {name: {"in": name} for name in ("float32", "bfloat16")}
+    once = {"in": "float32"}
+    assert measured == {"evaluation": both, "roofline": both, "fusion": once, "seeds": once}
+    assert kept[0] == ["evaluation"] and kept[-1] == list(measured)
+
+
+IN_SMALL = {
+    # The first two share their programs, and so the tests' compilation cache.
+    "fusion": (fusion.QUICK, lambda: {"rows": [fusion.measure(row) for row in fusion.QUICK]}),
+    "seeds": (seeds.QUICK, lambda: seeds.measure(seeds.QUICK)),
+    "roofline": (roofline.QUICK, lambda: roofline.measure(roofline.QUICK)),
+    "environment": (
+        environment.QUICK,
+        lambda: {
+            part.__name__: part(environment.QUICK)
+            for part in (environment.worlds, environment.halves, environment.memory)
+        },
+    ),
+    "ppo_reference": (ppo_reference.QUICK, lambda: ppo_reference.measure(ppo_reference.QUICK)),
+    "startup": (startup.QUICK, lambda: {"starts": startup.measure(startup.QUICK)}),
 }
 
 
@@ -157,11 +180,10 @@ def numbers(report, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SECTIONS)
+@pytest.mark.parametrize("name", IN_SMALL)
 def test_benchmark_in_small(name, tmp_path):
-    size = {"accelerator": accelerator, "environment": environment}.get(name, startup).QUICK
-    args = argparse.Namespace(quick=True)
-    report = common.head(name, args, size) | SECTIONS[name]()
+    size, measure = IN_SMALL[name]
+    report = common.head(name, argparse.Namespace(quick=True), size) | measure()
     common.write(tmp_path / f"{name}.json", report)
     written = json.loads((tmp_path / f"{name}.json").read_text())
     medians = numbers(written, "median_s")
