@@ -31,8 +31,8 @@ class CompareArgs:
     metric: str = "fitness"
     """The metric that is compared in detail and drawn; every metric is in the table."""
     baseline: str | None = None
-    """Group that the others are compared with, by its name in the table, such as "arm gradient";
-    unset: the first one."""
+    """Group that the others are compared with, by its name in the table or a part of it, such as
+    "arm gradient"; unset: the first one."""
     out: Path | None = None
     """Folder to write into; unset: the run's or study's own, or the current one if several are
     named."""

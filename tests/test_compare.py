@@ -146,8 +146,12 @@ def test_another_group_may_be_the_baseline(tmp_path, no_matplotlib, capsys):
     compare.main([str(study), "--baseline", "sigma 0.05"])
     assert [row["fitness_difference"] for row in table(study)] == ["0.25", ""]
     assert "minus sigma 0.05 (pairs)" in capsys.readouterr().out
-    said = refused(capsys, study, "--baseline", "sigma 0.5", "--out", tmp_path)
-    assert "--baseline 'sigma 0.5'" in said and '"sigma 0.02", "sigma 0.05"' in said
+    compare.main([str(study), "--baseline", "0.05", "--overwrite"])
+    assert [row["fitness_difference"] for row in table(study)] == ["0.25", ""]
+    capsys.readouterr()
+    for name in ("sigma 0.5", "sigma"):  # none, and both
+        said = refused(capsys, study, "--baseline", name, "--out", tmp_path)
+        assert f"--baseline '{name}'" in said and '"sigma 0.02", "sigma 0.05"' in said
 
 
 @pytest.mark.parametrize(("seed", "shown"), [(0, ("-0.25", "1", "0")), (1, ("", "0", "2"))])

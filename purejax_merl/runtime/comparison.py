@@ -124,7 +124,8 @@ def compare(runs: Sequence[RunRecord], metric: str, baseline: str | None = None)
     """Groups the finished runs and estimates every metric.
 
     **Arguments:** `metric`: the one that gets the IQM's interval, greedy scores and differences.
-    `baseline`: label of the group that the others are compared with; None: the first one.
+    `baseline`: label of the group that the others are compared with, or a part of it that no other
+    has; None: the first one.
 
     **Returns:** one row per group, the first run's group first.
 
@@ -140,9 +141,7 @@ def compare(runs: Sequence[RunRecord], metric: str, baseline: str | None = None)
     groups = [_by_seed(members) for members in group(finished)]
     fields = differing([members.runs[0] for members in groups])
     labels = _labels(groups, fields)
-    base = labels[0] if baseline is None else baseline
-    if base not in labels:
-        raise ConfigError(f"`--baseline {base!r}` must be one of the groups: {_quoted(labels)}.")
+    base = labels[0] if baseline is None else _named(baseline, labels)
     rows = [
         _row(label, members, fields, metrics, metric, groups[labels.index(base)])
         for label, members in zip(labels, groups, strict=True)
@@ -151,8 +150,14 @@ def compare(runs: Sequence[RunRecord], metric: str, baseline: str | None = None)
     return Comparison(metric, metrics, rows, base, unfinished)
 
 
-def _quoted(labels: Sequence[str]) -> str:
-    return ", ".join(f'"{label}"' for label in labels)
+def _named(baseline: str, labels: Sequence[str]) -> str:
+    """The label, or the only one of which this is a part."""
+    found = [name for name in labels if name == baseline]
+    found = found or [name for name in labels if baseline in name]
+    if len(found) != 1:
+        valid = ", ".join(f'"{label}"' for label in labels)
+        raise ConfigError(f"`--baseline {baseline!r}` must name one of the groups: {valid}.")
+    return found[0]
 
 
 def _checked_metrics(runs: Sequence[RunRecord], metric: str) -> list[str]:
