@@ -8,6 +8,7 @@ import pytest
 import purejax_merl as pm
 from purejax_merl import build, evaluation, model
 from purejax_merl.config import ConfigError
+from purejax_merl.envs.coverage import CoverageEnv
 
 NAMES = ["zoo:coverage-16x16-4", "zoo:coverage-24x24-6", "zoo:coverage-32x32-10"]
 
@@ -25,6 +26,7 @@ def test_a_model_of_the_zoo_acts_in_its_world(name):
     policy = pm.load(name)
     state = policy.env.reset(key=jax.random.key(0))
     action = policy.act(state, key=jax.random.key(1))
+    assert isinstance(policy.env, CoverageEnv)
     side, agents = policy.env.grid, policy.env.num_agents
     assert f"zoo:coverage-{side}x{side}-{agents}" == name
     assert action.move.shape == (agents,)
