@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import page
 from common import machine
 
 from purejax_merl import train
@@ -297,30 +298,6 @@ def _mean_curve(runs: list[RunRecord], points: int = 40) -> dict[str, list[float
     }
 
 
-def markdown(table: dict[str, Any]) -> str:
-    """The summary as a table for a page."""
-    lines = [
-        "| rung / start / arm | seeds | score, IQM [95 %] | coverage / λ₂ > 0.5 % | passed % | "
-        "minus gradient, equal steps | equal time | s a seed |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for cell, row in table.items():
-        low, high = row["iqm_interval"]
-        lines.append(
-            f"| {cell} | {len(row['score'])} | {row['iqm']:.3f} [{low:.3f}, {high:.3f}] | "
-            f"{100 * row['coverage']:.1f} / {100 * row['conn_05']:.1f} | "
-            f"{100 * row['passed']:.0f} | {_signed(row['difference'])} | "
-            f"{_signed(row['difference_at_equal_time'])} | {row['seconds']:.0f} |"
-        )
-    return "\n".join(lines)
-
-
-def _signed(difference: dict[str, Any] | None) -> str:
-    if difference is None or not (difference["low"] or difference["high"]):
-        return "–"
-    return f"{difference['mean']:+.3f} [{difference['low']:+.3f}, {difference['high']:+.3f}]"
-
-
 def draw(table: dict[str, Any], path: Path) -> None:
     """Learning curves, one panel per rung and start."""
     from matplotlib import pyplot as plt
@@ -365,12 +342,14 @@ def main() -> int:
         print(f"=== {cell}", file=sys.stderr, flush=True)
         study.run(cell)
     table = summary(study, cells)
-    print(markdown(table))
+    report = {"benchmark": "ablation", "quick": args.quick, "machine": machine()}
+    report |= {"protocol": __doc__, "size": dataclasses.asdict(study) | {"folder": None}}
+    report["cells"] = table
+    print(page.markdown([("ablation", "", page.ablation(report))]))
     if args.figure:
         draw(table, args.figure)
     if args.json:
-        report = {"protocol": __doc__, "machine": machine(), "study": str(study.seeds)}
-        args.json.write_text(json.dumps(report | {"cells": table}, indent=1) + "\n")
+        args.json.write_text(json.dumps(report, indent=1) + "\n")
     return 0
 
 

@@ -22,6 +22,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import page
 from common import machine
 from jax import lax
 from jaxtyping import Array, Key, PRNGKeyArray
@@ -108,20 +109,6 @@ def measure(config: EnvConfig, episodes: int, planned: int, *, key: PRNGKeyArray
     return table
 
 
-def markdown(rungs: dict[str, Any]) -> str:
-    """Score, and coverage / λ₂ > 0.5 in %, as a table for a page."""
-    lines = ["| rung | " + " | ".join(PLANNERS) + " |", "|---" * (1 + len(PLANNERS)) + "|"]
-    for name, rung in rungs.items():
-        cells = [_cell(rung["planners"][planner]) for planner in PLANNERS]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def _cell(row: dict[str, Any]) -> str:
-    score, coverage, connected = (row[name]["mean"] for name in ("fitness", "coverage", "conn_05"))
-    return f"{score:.3f} ({100 * coverage:.1f} / {100 * connected:.1f})"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -137,6 +124,8 @@ def main() -> int:
     if args.quick:
         args.episodes, args.planned, args.rungs = 4, 4, args.rungs[:1]
     report: dict[str, Any] = {
+        "benchmark": "ceilings",
+        "quick": args.quick,
         "machine": machine(),
         "seed": 0,
         "planners": {name: vars(planner) for name, planner in PLANNERS.items()},
@@ -149,8 +138,8 @@ def main() -> int:
         if args.json:
             args.json.parent.mkdir(parents=True, exist_ok=True)
             args.json.write_text(json.dumps(report, indent=1) + "\n")
-        print(name, *(f"{k} {_cell(row)}" for k, row in table.items()), sep="  ", flush=True)
-    print(markdown(report["rungs"]))
+        print(f"{name} done", file=sys.stderr, flush=True)
+    print(page.markdown([("ceilings", "", page.ceilings(report))]))
     return 0
 
 

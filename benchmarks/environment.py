@@ -18,10 +18,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from purejax_merl import rollout
-from purejax_merl.build import Run, make_env
+from purejax_merl.build import Run, make_coverage, make_env
 from purejax_merl.config import preset
 from purejax_merl.envs.base import AbstractTeamEnv
-from purejax_merl.envs.coverage.goal_views import Planes
+from purejax_merl.envs.coverage import CoverageEnv, bits, view
 from purejax_merl.evolve import module_theta
 from purejax_merl.rounds import Hybrid
 
@@ -83,15 +83,27 @@ def look_around(env: AbstractTeamEnv, state: Any) -> Any:
     return env.view(state), env.team_view(state), env.legal(state), env.graph(state)
 
 
-def look_at_planes(env: AbstractTeamEnv, state: Any) -> Any:
-    """The same, with grid planes as the float images that a convolution takes."""
-
-    def unpacked(leaf: Any) -> Any:
-        return leaf.image() if isinstance(leaf, Planes) else leaf
-
-    return jax.tree.map(
-        unpacked, look_around(env, state), is_leaf=lambda leaf: isinstance(leaf, Planes)
+def look_at_planes(env: AbstractTeamEnv, state: Any) -> tuple[jax.Array, jax.Array]:
+    """The published observation, every agent's grid planes and the critic's, as bit rows."""
+    assert isinstance(env, CoverageEnv)
+    own = view.planes(
+        position=state.position,
+        belief=state.belief,
+        wall=state.wall,
+        width=env.grid,
+        comm_r=env.comm_r,
+        sense_r=env.sense_r,
+        sense_free=env.sense_free,
+        boundary=False,
     )
+    covered = bits.union(state.seen)
+    return own, view.central_planes(state.position, covered, state.wall, env.grid)
+
+
+def look_at_images(env: AbstractTeamEnv, state: Any) -> list[jax.Array]:
+    """The same as float images: 32 times the memory."""
+    planes = look_at_planes(env, state)
+    return [bits.unpack(rows, env.grid).astype(jnp.float32) for rows in planes]
 
 
 def total(tree: Any) -> jax.Array:
@@ -122,14 +134,22 @@ def worlds(size: Size) -> list[dict[str, Any]]:
         for team in size.teams
         for what, look in (("world", look_at_nothing), ("compact views", look_around))
     ]
-    cases += [("grid planes", "reference", team, look_at_planes) for team in size.plane_teams]
+    for what, look in (
+        ("grid planes, bit rows", look_at_planes),
+        ("grid planes, float images", look_at_images),
+        ("all that `reference` sees", look_around),
+    ):
+        cases += [(what, "reference", team, look) for team in size.plane_teams]
     rows, arms = [], {}
     for what, name, (grid, agents), look in cases:
         config = preset(name)
         env_config = dataclasses.replace(
             config.env, grid=grid, n_agents=agents, horizon=size.horizon
         )
-        env = make_env(dataclasses.replace(config, env=env_config))
+        # The published world knows five moves and planes. What its agents derive of them (goal
+        # cells, frontier features, bearings) is in "all that `reference` sees".
+        make = make_env if look is look_around else make_coverage
+        env = make(dataclasses.replace(config, env=env_config))
         made = common.compiled(
             lambda key, env=env, look=look: play_at_random(env, size.worlds, look, key),
             jax.random.key(0),

@@ -31,7 +31,8 @@ from purejax_merl.loop import Program, gather
 from purejax_merl.rounds import Hybrid, RoundState, run_rounds
 
 TOLERANCE = 1e-4
-"""On every weight, after the checked rounds. The programs do the same sums in another order."""
+"""On every weight, after one round. The programs do the same sums in another order; over more
+rounds a last digit may turn a sampled move, and then the runs part."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,9 +90,10 @@ QUICK = (Row(tiny(8), rounds=2, repeats=2, seeds=2),)
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-    """A loop over `rounds` rounds of one run, or of several."""
+    """A loop over some rounds of one run, or of several, from the first state."""
 
-    advance: Callable[[], Any]
+    advance: Callable[[int], Any]
+    """In: how many rounds."""
     runs: int = 1
     program: common.Compiled | None = None
     """None where the loop is made of several programs, compiled at its first call."""
@@ -127,9 +129,9 @@ def single_arms(row: Row) -> dict[str, Arm]:
         root,
     )
     arms = {
-        "literal": Arm(lambda: repeated(host_round, run, row.rounds)),
-        "host": Arm(lambda: repeated(batched_round, evosax_run, row.rounds)),
-        "round": Arm(lambda: repeated(one.call, run, row.rounds), program=one),
+        "literal": Arm(functools.partial(repeated, host_round, run)),
+        "host": Arm(functools.partial(repeated, batched_round, evosax_run)),
+        "round": Arm(functools.partial(repeated, one.call, run), program=one),
         "chunk": chunk_arm(run, root, row.rounds),
     }
     if row.config.es.pop > row.literal_up_to:
@@ -139,28 +141,28 @@ def single_arms(row: Row) -> dict[str, Arm]:
 
 def chunk_arm(run: Run, root: jax.Array, rounds: int) -> Arm:
     """One program for all rounds."""
-    args = (run.hybrid, run.state, root, jnp.int32(rounds))
-    program = common.compiled(functools.partial(run_rounds, chunk=rounds), *args)
-    return Arm(lambda: program.call(*args)[0], program=program)
+    args = (run.hybrid, run.state, root)
+    program = common.compiled(functools.partial(run_rounds, chunk=rounds), *args, jnp.int32(rounds))
+    return Arm(lambda active: program.call(*args, jnp.int32(active))[0], program=program)
 
 
 def seed_arms(row: Row, chunk: Arm) -> dict[str, Arm]:
     """Several runs that share a program: one after the other through `chunk`'s, or mapped."""
     assert chunk.program is not None
-    call, active, seeds = chunk.program.call, jnp.int32(row.rounds), range(row.seeds)
+    call, seeds = chunk.program.call, range(row.seeds)
     runs = [make_run(row.config, seed=seed) for seed in seeds]
     study = gather(runs, [root_key(seed) for seed in seeds])
     mapped = Program(study, row.rounds, members_at_once=row.seeds)
 
-    def in_turn() -> list[RoundState]:
+    def in_turn(rounds: int) -> list[RoundState]:
         return [
-            call(run.hybrid, run.state, root_key(seed), active)[0]
+            call(run.hybrid, run.state, root_key(seed), jnp.int32(rounds))[0]
             for seed, run in zip(seeds, runs, strict=True)
         ]
 
-    def at_once() -> RoundState:
+    def at_once(rounds: int) -> RoundState:
         # The program takes its state for its own, so every sample gets a copy.
-        return mapped(jax.tree.map(jnp.copy, study.state), row.rounds)[0]
+        return mapped(jax.tree.map(jnp.copy, study.state), rounds)[0]
 
     made = common.Compiled(call=mapped.compiled, seconds=mapped.seconds)
     return {
@@ -172,10 +174,8 @@ def seed_arms(row: Row, chunk: Arm) -> dict[str, Arm]:
 def measure(row: Row) -> dict[str, Any]:
     """First calls, whether they agree, then seconds per round and run of every arm."""
     arms = single_arms(row)
-    first, ends = {}, {}
-    for name, arm in arms.items():
-        first[name], ends[name] = common.timed(arm.advance)
-    check = compare(make_run(row.config).state, ends)
+    first = {name: common.timed(call)[0] for name, call in calls(arms, row.rounds).items()}
+    check = compare(make_run(row.config).state, {n: arm.advance(1) for n, arm in arms.items()})
     measured: dict[str, Any] = {
         "population": row.config.es.pop,
         "preset_size": row.config == preset("compact"),
@@ -185,10 +185,11 @@ def measure(row: Row) -> dict[str, Any]:
     }
     if not check["same"]:
         return measured | {"arms": {}}
-    samples = common.interleaved(calls(arms), row.repeats, warm=False)
+    samples = common.interleaved(calls(arms, row.rounds), row.repeats, warm=False)
     if row.seeds:
         more = seed_arms(row, arms["chunk"])
-        arms, samples = arms | more, samples | common.interleaved(calls(more), row.seed_repeats)
+        arms = arms | more
+        samples |= common.interleaved(calls(more, row.rounds), row.seed_repeats)
     return measured | {
         "arms": {
             name: arm_row(arm, samples[name], row.rounds, first.get(name))
@@ -197,8 +198,8 @@ def measure(row: Row) -> dict[str, Any]:
     }
 
 
-def calls(arms: dict[str, Arm]) -> dict[str, Callable[[], Any]]:
-    return {name: arm.advance for name, arm in arms.items()}
+def calls(arms: dict[str, Arm], rounds: int) -> dict[str, Callable[[], Any]]:
+    return {name: functools.partial(arm.advance, rounds) for name, arm in arms.items()}
 
 
 def arm_row(arm: Arm, samples: list[float], rounds: int, first: float | None) -> dict[str, Any]:

@@ -308,6 +308,77 @@ def strategies(report: Report) -> list[Table]:
     return [Table("Strategies on plain landscapes", ("strategy", *landscapes), rows, (note,))]
 
 
+def ceilings(report: Report) -> list[Table]:
+    rows = [
+        (
+            rung,
+            planner,
+            str(row["episodes"]),
+            _interval(row["fitness"]),
+            *(
+                f"{100 * row[name]['mean']:.1f}"
+                for name in ("coverage", "conn_05", "conn_hard", "passed")
+            ),
+        )
+        for rung, measured in report["rungs"].items()
+        for planner, row in measured["planners"].items()
+    ]
+    heads = (
+        "world",
+        "team",
+        "worlds",
+        "score [95 %]",
+        "coverage %",
+        "λ₂ > 0.5, % of steps",
+        "in one piece %",
+        "passed %",
+    )
+    note = "What the sweeps find is a lower bound of what is possible."
+    return [Table("Scripted teams", heads, rows, (note,))]
+
+
+def ablation(report: Report) -> list[Table]:
+    rows = []
+    for cell, row in report["cells"].items():
+        low, high = row["iqm_interval"]
+        rows.append(
+            (
+                cell,
+                str(len(row["score"])),
+                f"{row['iqm']:.3f} [{low:.3f}, {high:.3f}]",
+                f"{100 * row['coverage']:.1f}",
+                f"{100 * row['conn_05']:.1f}",
+                f"{100 * row['passed']:.0f}",
+                _gap(row["difference"]),
+                _gap(row["difference_at_equal_time"]),
+                f"{row['seconds']:.0f}",
+            )
+        )
+    heads = (
+        "rung / start / arm",
+        "seeds",
+        "score, IQM [95 %]",
+        "coverage %",
+        "λ₂ > 0.5, % of steps",
+        "passed %",
+        "minus gradient, equal steps",
+        "equal time",
+        "s a seed",
+    )
+    return [Table("What evolution adds", heads, rows)]
+
+
+def _interval(row: Report) -> str:
+    return f"{row['mean']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
+
+
+def _gap(difference: Report | None) -> str:
+    """A paired difference; the control's own is none."""
+    if difference is None or not (difference["low"] or difference["high"]):
+        return "–"
+    return f"{difference['mean']:+.3f} [{difference['low']:+.3f}, {difference['high']:+.3f}]"
+
+
 KINDS: dict[str, Callable[[Report], list[Table]]] = {
     kind.__name__: kind
     for kind in (
@@ -319,6 +390,8 @@ KINDS: dict[str, Callable[[Report], list[Table]]] = {
         startup,
         accelerator,
         strategies,
+        ceilings,
+        ablation,
     )
 }
 
@@ -349,9 +422,11 @@ def provenance(report: Report) -> str:
     line = (
         f"{machine['date']}, commit {machine['commit']}: {machine['cores']} cores, "
         f"{machine['processor']}, {machine['device']}, load before {machine['load_before']:.2f}; "
-        f"{versions}; peak memory {_bytes({'planned': report['peak_process_bytes']})}"
+        f"{versions}"
     )
-    return f"SMOKE TEST, its numbers mean nothing. {line}" if report["quick"] else line
+    if "peak_process_bytes" in report:
+        line += f"; peak memory {_bytes({'planned': report['peak_process_bytes']})}"
+    return f"SMOKE TEST, its numbers mean nothing. {line}" if report.get("quick") else line
 
 
 def markdown(results: list[tuple[str, str, list[Table]]]) -> str:

@@ -29,10 +29,10 @@ def measure(row: fusion.Row) -> dict[str, Any]:
         run = fusion.make_run(row.config, seed=seed)
         arm = fusion.chunk_arm(run, fusion.root_key(seed), row.rounds)
         alone.append(arm)
-        ends.append(arm.advance())
+        ends.append(arm.advance(row.rounds))
     arms = fusion.seed_arms(row, alone[0])
-    calls = {"one after the other": lambda: [arm.advance() for arm in alone]}
-    samples = common.interleaved(calls | fusion.calls(arms), row.repeats)
+    calls = {"one after the other": lambda: [arm.advance(row.rounds) for arm in alone]}
+    samples = common.interleaved(calls | fusion.calls(arms, row.rounds), row.repeats)
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *ends)
     compile_s = {"one after the other": sum(arm.program.seconds for arm in alone if arm.program)}
     compile_s |= {name: arm.program.seconds for name, arm in arms.items() if arm.program}
@@ -40,7 +40,7 @@ def measure(row: fusion.Row) -> dict[str, Any]:
         row_s = common.summary(taken)
         forms[name] = {"compile_s": compile_s[name], **row_s}
         forms[name]["total_s"] = compile_s[name] + row_s["median_s"]
-    mapped = arms["seeds mapped"].advance()
+    mapped = arms["seeds mapped"].advance(row.rounds)
     return {
         "seeds": row.seeds,
         "rounds": row.rounds,

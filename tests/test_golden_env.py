@@ -67,14 +67,15 @@ def state_arrays(env: CoverageEnv, boundary: bool, state) -> dict:
         sense_free=env.sense_free,
         boundary=boundary,
     )
+    central = view.central_planes(state.position, covered, state.wall, env.grid)
     return {
         "positions": state.position,
         "covered": bits.unpack(covered, env.grid),
         "seen_by": bits.unpack(state.seen, env.grid),
         "belief": bits.unpack(state.belief, env.grid),
         "comm_graph": linked & (state.step_count > 0),
-        "obs": planes,
-        "central": view.central_planes(state.position, covered, state.wall, env.grid),
+        "obs": bits.unpack(planes, env.grid),
+        "central": bits.unpack(central, env.grid),
         "lambda2": state.lambda2,
         "coverage_free": bits.count(covered & free) / bits.count(free),
         "coverage_all": bits.count(covered) / env.grid**2,

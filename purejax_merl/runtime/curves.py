@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from purejax_merl.runtime.runs import Group, RunRecord
 
@@ -140,6 +139,8 @@ def interval(
 
     **Arguments:** `limits`: what the mean cannot leave, such as (0, 1) of a share.
     """
+    from scipy import stats  # slow to import, and wanted only for a page
+
     number = len(values)
     if number == 2:
         return np.min(values, axis=0), np.max(values, axis=0)

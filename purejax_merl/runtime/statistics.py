@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 Values = np.ndarray | Sequence[Any]
 Interval = tuple[float, float]
@@ -31,6 +30,8 @@ def bootstrap_interval(
     _check_level(level, resamples)
     if np.all(scores == scores[0]):
         return float(scores[0]), float(scores[0])
+    from scipy import stats  # slow to import, and wanted only at a run's end
+
     result = stats.bootstrap(
         (scores,),
         np.mean,
@@ -67,6 +68,8 @@ def iqm(values: Values) -> float:
     Less noisy than the median, less moved by outliers than the mean (Agarwal et al. 2021,
     arXiv 2108.13264, section 4.3).
     """
+    from scipy import stats
+
     return float(stats.trim_mean(_checked(values, ndim=None).ravel(), 0.25))
 
 

@@ -98,9 +98,10 @@ class GoalCoverageEnv(AbstractTeamEnv):
             sense_free=inner.sense_free,
             boundary=self.boundary,
         )
+        unknown = ~bits.unpack(state.belief, inner.grid)
         return GoalView(
-            planes=Planes(bits.pack(planes), inner.grid),
-            frontier=goal_views.sector_frontier(~planes[:, 0], state.position, self.num_moves),
+            planes=Planes(planes, inner.grid),
+            frontier=goal_views.sector_frontier(unknown, state.position, self.num_moves),
             bearings=goal_views.bearings(state.position, inner.comm_r, inner.lambda2_sharp),
         )
 
@@ -108,7 +109,7 @@ class GoalCoverageEnv(AbstractTeamEnv):
         """The central planes: covered, any agent here, wall. One image per team, no agent axis."""
         covered = bits.union(state.seen)
         planes = view.central_planes(state.position, covered, state.wall, self.inner.grid)
-        return Planes(bits.pack(planes), self.inner.grid)
+        return Planes(planes, self.inner.grid)
 
     def legal(self, state: CoverageState) -> Bool[Array, "agent goal"]:
         """Every goal: one that cannot be approached means waiting."""

@@ -33,8 +33,7 @@ class CompactView(eqx.Module):
 
     crop: PackedBits
     """Window around the agent, one word per row: first the unknown cells, then the passable ones
-    (in
-    bounds and not a known wall). Two planes on every terrain, so that weights carry over."""
+    (in bounds and not a known wall). Two planes on every terrain, so that weights carry over."""
     sectors: Float[Array, "*agent 16"]
     """Unknown cells in 8 compass octants × {near, far} beyond the window, squashed to [0, 1)."""
     share: Float[Array, "*agent 24"]

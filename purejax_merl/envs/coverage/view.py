@@ -8,6 +8,7 @@ May import: the world's own files.
 
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -140,15 +141,14 @@ def planes(
     sense_r: int,
     sense_free: bool,
     boundary: bool,
-) -> Bool[Array, "agent channel row col"]:
-    """The grid-shaped observation: known, own cell, known walls, teammates, local frontier
-    [, occupancy frontier if `sense_free`][, border if `boundary`]."""
+) -> UInt32[Array, "agent channel row word"]:
+    """The grid-shaped observation as bit rows: known, own cell, known walls, teammates, local
+    frontier [, occupancy frontier if `sense_free`][, border if `boundary`]."""
     height, size = wall.shape[0], position.shape[0]
     own = bits.window(position, 0, height, width)
     others = comms.adjacency(position, comm_r) & ~jnp.eye(size, dtype=bool)
     near = jnp.where(others[:, :, None, None], own[None], jnp.uint32(0))
     neighbours = lax.reduce(near, jnp.uint32(0), jnp.bitwise_or, (1,))
-    free_known = belief & ~wall
     channels = [
         belief,
         own,
@@ -156,18 +156,15 @@ def planes(
         neighbours,
         bits.window(position, sense_r, height, width) & ~belief,
     ]
-    unpacked = [bits.unpack(channel, width) for channel in channels]
+    grid = bits.full(height, width)
     if sense_free:
-        # Off the grid is not unknown, hence padding with True.
-        known = jnp.pad(unpacked[0], ((0, 0), (1, 1), (1, 1)), constant_values=True)
-        enclosed = (
-            known[:, :-2, 1:-1] & known[:, 2:, 1:-1] & known[:, 1:-1, :-2] & known[:, 1:-1, 2:]
-        )
-        unpacked.append(bits.unpack(free_known, width) & ~enclosed)
+        unknown = grid & ~belief
+        channels.append(belief & ~wall & jax.vmap(bits.spread)(unknown))
     if boundary:
-        inside = jnp.pad(jnp.ones((height - 2, width - 2), bool), 1)
-        unpacked.append(jnp.broadcast_to(~inside, (size, height, width)))
-    return jnp.stack(unpacked, axis=1)
+        middle = jnp.arange(height)[:, None] % (height - 1) > 0
+        inside = jnp.where(middle, bits.columns(jnp.array(1), jnp.array(width - 2), width), 0)
+        channels.append(jnp.broadcast_to(grid & ~inside, belief.shape))
+    return jnp.stack(channels, axis=1)
 
 
 def central_planes(
@@ -175,10 +172,10 @@ def central_planes(
     covered: UInt32[Array, "row word"],
     wall: UInt32[Array, "row word"],
     width: int,
-) -> Bool[Array, "3 row col"]:
-    """The grid-shaped view of a central critic: covered, any agent here, wall."""
+) -> UInt32[Array, "3 row word"]:
+    """The grid-shaped view of a central critic as bit rows: covered, any agent here, wall."""
     agents = bits.union(bits.window(position, 0, wall.shape[0], width))
-    return jnp.stack([bits.unpack(cells, width) for cells in (covered, agents, wall)])
+    return jnp.stack([covered, agents, wall])
 
 
 def visit_counts(positions: np.ndarray, grid: int) -> np.ndarray:
