@@ -102,6 +102,7 @@ def look_at_planes(env: AbstractTeamEnv, state: Any) -> tuple[jax.Array, jax.Arr
 
 def look_at_images(env: AbstractTeamEnv, state: Any) -> list[jax.Array]:
     """The same as float images: 32 times the memory."""
+    assert isinstance(env, CoverageEnv)
     planes = look_at_planes(env, state)
     return [bits.unpack(rows, env.grid).astype(jnp.float32) for rows in planes]
 
