@@ -206,7 +206,7 @@ class Sweep(AbstractPlanner):
             remaining = 1 - (time + 1) / env.horizon
             weight = jnp.minimum(1.0, remaining / self.closing)
             found = self._follow_up(env, start.wall, nodes, moves, weight)
-            kept, values = best_distinct(found.value, _fingerprint(found, salt), self.nodes)
+            kept, values = self._select(env, found, _fingerprint(found, salt))
             nodes = jax.tree.map(lambda x: x[kept], found)
             nodes = eqx.tree_at(lambda n: n.value, nodes, values)
             return nodes, (kept // self.proposals, moves.reshape(-1, env.num_agents)[kept])
@@ -222,6 +222,22 @@ class Sweep(AbstractPlanner):
             lambda node, at: (at[0][node], at[1][node]), best, (parents, moves), reverse=True
         )
         return plan
+
+    def _select(
+        self, env: CoverageEnv, found: _Nodes, fingerprint: UInt32[Array, "candidate"]
+    ) -> tuple[Int[Array, "node"], Float[Array, "node"]]:
+        """The best candidates and their values; half of the places are for teams that hold.
+
+        Whoever holds can stay where it is. A broken team whose allowance is used up may be too far
+        apart to hold again in one step, and if all were such, no plan would be left.
+        """
+        if not self.allowance:
+            return best_distinct(found.value, fingerprint, self.nodes)
+        held = jnp.where(holds(env, found.position, self.bar), found.value, -jnp.inf)
+        safe, safe_values = best_distinct(held, fingerprint, self.nodes // 2)
+        others = found.value.at[safe].set(-jnp.inf)
+        free, free_values = best_distinct(others, fingerprint, self.nodes - self.nodes // 2)
+        return jnp.concatenate([safe, free]), jnp.concatenate([safe_values, free_values])
 
     def act(self, env: CoverageEnv, plan: Any, state: CoverageState, *, key: PRNGKeyArray) -> Moves:
         del env, key

@@ -17,7 +17,7 @@ from purejax_merl.envs.coverage import bits, comms, movement
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 planners, ceilings = map(importlib.import_module, "planners ceilings".split())
 
-SMALL = EnvConfig(grid=8, n_agents=3, horizon=20)
+SMALL = EnvConfig(grid=12, n_agents=3, horizon=20, comm_r=3)
 SWEEP = planners.Sweep(nodes=8, proposals=16)
 
 
@@ -33,8 +33,9 @@ def test_a_sweep_never_lets_the_team_break_apart():
     assert (swept["coverage"] > wandered["coverage"]).all()
 
 
-def test_a_loose_sweep_breaks_apart_in_its_share_of_steps_only():
-    config = EnvConfig(grid=12, n_agents=3, horizon=20, comm_r=2)
+@pytest.mark.parametrize("terrain", ["open", "clutter"])
+def test_a_loose_sweep_breaks_apart_in_its_share_of_steps_only(terrain):
+    config = EnvConfig(grid=12, n_agents=4, horizon=40, comm_r=2, terrain=terrain)
     # Free of charge, so that the limit is what holds it.
     loose = scores(planners.Sweep(nodes=8, proposals=16, allowance=0.1, break_price=0.0), config)
     assert (loose["conn_05"] >= 0.9).all()
