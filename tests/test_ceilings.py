@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 from purejax_merl.config import EnvConfig
 from purejax_merl.envs.coverage import bits, comms, movement
@@ -17,6 +18,7 @@ from purejax_merl.envs.coverage import bits, comms, movement
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 planners, ceilings = map(importlib.import_module, "planners ceilings".split())
 
+DELTAS = jnp.asarray(movement.DELTAS)
 SMALL = EnvConfig(grid=12, n_agents=3, horizon=20, comm_r=3)
 SWEEP = planners.Sweep(nodes=8, proposals=16)
 
@@ -61,11 +63,17 @@ def test_moves_are_legal(planner):
     env = ceilings.world(
         EnvConfig(grid=8, n_agents=3, horizon=12, terrain="clutter", n_obstacles=9)
     )
-    state = env.reset(key=jax.random.key(0))
-    for key in jax.random.split(jax.random.key(1), env.horizon):
+
+    def step(state, key):
         moves = planner.act(env, None, state, key=key)
-        assert env.legal(state)[jnp.arange(3), moves].all()
-        state, _ = env.step(state, moves, key=key)
+        legal = env.legal(state)[jnp.arange(3), moves]
+        return env.step(state, moves, key=key)[0], legal
+
+    @jax.jit
+    def play(key):
+        return lax.scan(step, env.reset(key=key), jax.random.split(key, env.horizon))[1]
+
+    assert play(jax.random.key(0)).all()
 
 
 def test_voronoi_sees_the_whole_map_and_frontier_does_not():
@@ -79,14 +87,15 @@ def test_voronoi_sees_the_whole_map_and_frontier_does_not():
     covered = dataclasses.replace(state, seen=state.seen.at[1].set(rest))
     frontier, voronoi = planners.Frontier(), planners.Voronoi()
     act = jax.random.key(2)
-    np.testing.assert_array_equal(
-        frontier.act(env, None, state, key=act), frontier.act(env, None, covered, key=act)
-    )
-    position = covered.position
-    for _ in range(30):
-        moves = voronoi.act(env, None, dataclasses.replace(covered, position=position), key=act)
-        position = position + movement.DELTAS[moves]
-    assert (jnp.abs(position - 15).sum(axis=1) == 0).any(), position
+    explore = jax.jit(lambda state: frontier.act(env, None, state, key=act))
+    np.testing.assert_array_equal(explore(state), explore(covered))
+
+    def follow(_, position):
+        at = dataclasses.replace(covered, position=position)
+        return position + DELTAS[voronoi.act(env, None, at, key=act)]
+
+    end = jax.jit(lambda start: lax.fori_loop(0, 30, follow, start))(covered.position)
+    assert (end == 15).all(axis=1).any(), end
 
 
 def test_a_territory_is_what_is_nearer_and_ties_go_to_the_first():
@@ -106,13 +115,15 @@ def test_a_step_towards_goes_round_a_wall():
     wall = bits.union(bits.window(jnp.array([(r, 2) for r in range(4)]), 0, 5, 5))
     passable = bits.full(5, 5) & ~wall
     target = bits.window(jnp.array([0, 4]), 0, 5, 5)
-    at = jnp.array([0, 1])
-    for _ in range(11):
-        at = at + movement.DELTAS[planners.step_towards(at, target, passable)]
+
+    def walk(_, at):
+        return at + DELTAS[planners.step_towards(at, target, passable)]
+
+    at = jax.jit(lambda at: lax.fori_loop(0, 11, walk, at))(jnp.array([0, 1]))
     np.testing.assert_array_equal(at, [0, 4])
     enclosed = bits.window(jnp.array([0, 0]), 0, 5, 5)
     still = planners.step_towards(jnp.array([0, 0]), target, enclosed)
-    np.testing.assert_array_equal(movement.DELTAS[still], [0, 0])
+    np.testing.assert_array_equal(DELTAS[still], [0, 0])
 
 
 @pytest.mark.parametrize("agents", [2, 4, 10])
