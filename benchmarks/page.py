@@ -333,7 +333,7 @@ def ceilings(report: Report) -> list[Table]:
         "in one piece %",
         "passed %",
     )
-    note = "What the sweeps find is a lower bound of what is possible."
+    note = "What the sweep finds is a lower bound of what is possible."
     return [Table("Scripted teams", heads, rows, (note,))]
 
 

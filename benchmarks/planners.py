@@ -148,8 +148,6 @@ class _Nodes(eqx.Module):
 
     position: Int[Array, "node agent 2"]
     covered: UInt32[Array, "node row word"]
-    broken: Int[Array, "node"]
-    """Steps so far without λ₂ above the bar."""
     value: Float[Array, "node"]
     """Covered cells, less what the rest will cost; −inf for a plan that must not be."""
 
@@ -165,11 +163,7 @@ class Sweep(AbstractPlanner):
 
     nodes: int = eqx.field(static=True, default=64)
     proposals: int = eqx.field(static=True, default=32)
-    allowance: float = eqx.field(static=True, default=0.0)
-    """Share of the steps that may be below the bar."""
     bar: float = eqx.field(static=True, default=0.5)
-    break_price: float = eqx.field(static=True, default=1.0)
-    """Cells that a step below the bar must be worth."""
     border_price: float = eqx.field(static=True, default=0.05)
     """Cells per border edge."""
     pull: float = eqx.field(static=True, default=0.05)
@@ -206,7 +200,7 @@ class Sweep(AbstractPlanner):
             remaining = 1 - (time + 1) / env.horizon
             weight = jnp.minimum(1.0, remaining / self.closing)
             found = self._follow_up(env, start.wall, nodes, moves, weight)
-            kept, values = self._select(env, found, _fingerprint(found, salt))
+            kept, values = best_distinct(found.value, _fingerprint(found, salt), self.nodes)
             nodes = jax.tree.map(lambda x: x[kept], found)
             nodes = eqx.tree_at(lambda n: n.value, nodes, values)
             return nodes, (kept // self.proposals, moves.reshape(-1, env.num_agents)[kept])
@@ -214,30 +208,12 @@ class Sweep(AbstractPlanner):
         nodes, (parents, moves) = lax.scan(
             extend, self._root(env, start), (jnp.arange(env.horizon), noise)
         )
-        free = bits.count(bits.full(env.grid, env.grid) & ~start.wall)
-        coverage = bits.count(nodes.covered) / free
-        score = jnp.minimum(coverage, 1 - nodes.broken / env.horizon)
-        best = jnp.argmax(jnp.where(jnp.isfinite(nodes.value), score, -1.0))
+        covered = bits.count(nodes.covered)
+        best = jnp.argmax(jnp.where(jnp.isfinite(nodes.value), covered, -1))
         _, plan = lax.scan(
             lambda node, at: (at[0][node], at[1][node]), best, (parents, moves), reverse=True
         )
         return plan
-
-    def _select(
-        self, env: CoverageEnv, found: _Nodes, fingerprint: UInt32[Array, "candidate"]
-    ) -> tuple[Int[Array, "node"], Float[Array, "node"]]:
-        """The best candidates and their values; half of the places are for teams that hold.
-
-        Whoever holds can stay where it is. A broken team whose allowance is used up may be too far
-        apart to hold again in one step, and if all were such, no plan would be left.
-        """
-        if not self.allowance:
-            return best_distinct(found.value, fingerprint, self.nodes)
-        held = jnp.where(holds(env, found.position, self.bar), found.value, -jnp.inf)
-        safe, safe_values = best_distinct(held, fingerprint, self.nodes // 2)
-        others = found.value.at[safe].set(-jnp.inf)
-        free, free_values = best_distinct(others, fingerprint, self.nodes - self.nodes // 2)
-        return jnp.concatenate([safe, free]), jnp.concatenate([safe_values, free_values])
 
     def act(self, env: CoverageEnv, plan: Any, state: CoverageState, *, key: PRNGKeyArray) -> Moves:
         del env, key
@@ -250,7 +226,6 @@ class Sweep(AbstractPlanner):
         return _Nodes(
             position=jnp.broadcast_to(start.position, (self.nodes, env.num_agents, 2)),
             covered=jnp.broadcast_to(covered, (self.nodes, *covered.shape)),
-            broken=jnp.zeros(self.nodes, jnp.int32),
             value=jnp.where(first, 0.0, -jnp.inf),
         )
 
@@ -297,11 +272,10 @@ class Sweep(AbstractPlanner):
 
         found = jax.vmap(all_of)(nodes, moves)
         position, covered, value = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), found)
-        broken = jnp.repeat(nodes.broken, self.proposals) + ~holds(env, position, self.bar)
         possible = jnp.repeat(jnp.isfinite(nodes.value), self.proposals)
-        possible &= broken <= round(self.allowance * env.horizon)
-        value = jnp.where(possible, value - self.break_price * broken, -jnp.inf)
-        return _Nodes(position=position, covered=covered, broken=broken, value=value)
+        possible &= holds(env, position, self.bar)
+        value = jnp.where(possible, value, -jnp.inf)
+        return _Nodes(position=position, covered=covered, value=value)
 
     def _price(
         self, position: Int[Array, "agent 2"], covered: Cells, free: Cells

@@ -10,14 +10,19 @@ from purejax_merl import build, evaluation, model
 from purejax_merl.config import ConfigError
 from purejax_merl.envs.coverage import CoverageEnv
 
-NAMES = ["zoo:coverage-16x16-4", "zoo:coverage-24x24-6", "zoo:coverage-32x32-10"]
+NAMES = [
+    "zoo:coverage-16x16-4",
+    "zoo:coverage-24x24-6",
+    "zoo:coverage-32x32-10",
+    "zoo:crowded-24x24-6",
+]
 
 
 def recorded(name):
     return json.loads((model.find(name).parent / "evaluation.json").read_text())
 
 
-def test_the_zoo_holds_the_three_rungs():
+def test_the_zoo_holds_these():
     assert model.zoo() == NAMES
 
 
@@ -28,7 +33,8 @@ def test_a_model_of_the_zoo_acts_in_its_world(name):
     action = policy.act(state, key=jax.random.key(1))
     assert isinstance(policy.env, CoverageEnv)
     side, agents = policy.env.grid, policy.env.num_agents
-    assert f"zoo:coverage-{side}x{side}-{agents}" == name
+    assert name.endswith(f"-{side}x{side}-{agents}")
+    assert (policy.env.terrain != "open") == name.startswith("zoo:crowded")
     assert action.move.shape == (agents,)
 
 
