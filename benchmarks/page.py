@@ -368,6 +368,25 @@ def ablation(report: Report) -> list[Table]:
     return [Table("What evolution adds", heads, rows)]
 
 
+def kill_and_resume(report: Report) -> list[Table]:
+    rows = [
+        (
+            str(number),
+            str(kill["records"]),
+            kill["checkpoints"][-1] if kill["checkpoints"] else "none",
+            str(len(kill["unsound"])),
+            str(len(kill["torn"])),
+        )
+        for number, kill in enumerate(report["kills"], 1)
+    ]
+    heads = ("kill", "records", "newest checkpoint", "unsound", "half written")
+    different = ", ".join(report["different"])
+    verdict = (
+        f"Different: {different}." if different else "All as in the straight run, bit for bit."
+    )
+    return [Table(f"A run of {report['outer']} rounds, killed", heads, rows, (verdict,))]
+
+
 def _interval(row: Report) -> str:
     return f"{row['mean']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
 
@@ -392,6 +411,7 @@ KINDS: dict[str, Callable[[Report], list[Table]]] = {
         strategies,
         ceilings,
         ablation,
+        kill_and_resume,
     )
 }
 
