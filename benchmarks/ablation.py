@@ -316,8 +316,8 @@ def draw(table: dict[str, Any], path: Path) -> None:
             axis.plot(steps, curve["mean"], styles[number // 10], label=label)
             axis.fill_between(steps, curve["low"], curve["high"], alpha=0.15)
         axis.set(title=panel, xlabel="environment steps, millions", ylim=(0, 1))
-        axis.legend(title="arm (seeds)", fontsize="small")
-    axes[0][0].set_ylabel("min(coverage, share of steps with λ₂ > 0.5), training")
+        axis.legend(title="arm (seeds)", fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
+    axes[0][0].set_ylabel("score while training")
     figure.savefig(path, dpi=120)
     plt.close(figure)
 
