@@ -404,7 +404,13 @@ class _Terminal(io.StringIO):
         return True
 
 
-_RECORD = {"outer": 3, "mean": 0.8123, "grad_cov": 89.44, "grad_conn5": np.float32(92.0)}
+_RECORD = {
+    "outer": 3,
+    "mean": 0.8123,
+    "train_coverage": 0.8944,
+    "train_conn_05": np.float32(0.92),
+    "score_coverage": 0.5,
+}
 
 
 def test_progress_prints_a_line_an_update_where_there_is_no_terminal():
@@ -416,6 +422,14 @@ def test_progress_prints_a_line_an_update_where_there_is_no_terminal():
     assert first.startswith("round 5/20  fitness 0.812, coverage 89.4%, connected 92.0%  ")
     assert "ETA 00:0" in first
     assert last.startswith("round 20/20  ") and "ETA" not in last
+
+
+def test_progress_shows_the_judged_policy_where_nothing_else_was_rolled_out():
+    out = io.StringIO()
+    with ProgressReporter(2, stream=out) as progress:
+        progress.update(1, {"mean": 0.3, "grad_cov": 0.0, "score_coverage": 0.41})
+    assert "fitness 0.300, coverage 41.0%" in out.getvalue()
+    assert "connected" not in out.getvalue()
 
 
 def test_progress_draws_a_bar_on_a_terminal():

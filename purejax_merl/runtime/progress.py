@@ -13,11 +13,12 @@ from typing import Any, Protocol, runtime_checkable
 
 from tqdm import tqdm
 
-# What a person wants to see of a record: label, key, how to print it.
+# What a person wants to see of a record: label, keys (the first that is there counts), how to print
+# it. Without PPO steps there is only the policy written back to look at.
 _SHOWN = (
-    ("fitness", "mean", "{:.3f}"),
-    ("coverage", "grad_cov", "{:.1f}%"),
-    ("connected", "grad_conn5", "{:.1f}%"),
+    ("fitness", ("mean",), "{:.3f}"),
+    ("coverage", ("train_coverage", "score_coverage"), "{:.1%}"),
+    ("connected", ("train_conn_05", "score_conn_05"), "{:.1%}"),
 )
 
 
@@ -94,11 +95,12 @@ class ProgressReporter:
 
 def summary(record: Mapping[str, Any]) -> str:
     """The few numbers of a record worth a glance; those that it lacks are left out."""
-    return ", ".join(
-        f"{label} {form.format(float(record[key]))}"
-        for label, key, form in _SHOWN
-        if record.get(key) is not None and math.isfinite(record[key])
-    )
+    shown = []
+    for label, keys, form in _SHOWN:
+        value = next((record[key] for key in keys if record.get(key) is not None), math.nan)
+        if math.isfinite(value):
+            shown.append(f"{label} {form.format(float(value))}")
+    return ", ".join(shown)
 
 
 def rate(rounds_per_second: float) -> str:
