@@ -69,8 +69,7 @@ class EnvConfig:
     """Kind of ground; every free cell can be reached on each."""
     n_obstacles: int | None = None
     """Wall cells of walls, clutter, mixed and crowded_mix (half of them in its mixed); unset: 15 %
-    of the
-    cells."""
+    of the cells."""
     rooms: int = 3
     """Rooms of rooms and mixed."""
     pillar_spacing: int = 4

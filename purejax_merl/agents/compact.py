@@ -47,8 +47,7 @@ class CompactActor(AbstractActor):
 
         - `num_features`: length of one agent's `types.features(view)`.
         - `skills`: name → scripted skill, or None for a learned head; the first one leads at the
-        start
-          by a logit of `first_bias`.
+          start by a logit of `first_bias`.
         """
         trunk_key, skill_key, selector_key = jax.random.split(key, 3)
         scripted = tuple(skills.values())
