@@ -26,15 +26,14 @@ Protocol (fixed before the first run; a change of it is a new folder):
 
 import argparse
 import dataclasses
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import common
 import numpy as np
 import page
-from common import machine
 
 from purejax_merl import train
 from purejax_merl.config import EnvConfig, RunConfig, preset
@@ -342,14 +341,12 @@ def main() -> int:
         print(f"=== {cell}", file=sys.stderr, flush=True)
         study.run(cell)
     table = summary(study, cells)
-    report = {"benchmark": "ablation", "quick": args.quick, "machine": machine()}
-    report |= {"protocol": __doc__, "size": dataclasses.asdict(study) | {"folder": None}}
-    report["cells"] = table
+    size = dataclasses.replace(study, folder=Path())  # where it lay is nobody's business
+    report = common.head("ablation", args, size) | {"protocol": __doc__, "cells": table}
     print(page.markdown([("ablation", "", page.ablation(report))]))
     if args.figure:
         draw(table, args.figure)
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1) + "\n")
+    common.write(args.json, report)
     return 0
 
 

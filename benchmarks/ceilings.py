@@ -11,19 +11,18 @@ first `--planned` worlds only.
 
 import argparse
 import dataclasses
-import json
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import common
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import page
-from common import machine
 from jax import lax
 from jaxtyping import Array, Key, PRNGKeyArray
 from planners import AbstractPlanner, Frontier, Random, Sweep, Voronoi
@@ -122,21 +121,13 @@ def main() -> int:
         parser.error("`--episodes` and `--planned` must be at least 1.")
     if args.quick:
         args.episodes, args.planned, args.rungs = 4, 4, args.rungs[:1]
-    report: dict[str, Any] = {
-        "benchmark": "ceilings",
-        "quick": args.quick,
-        "machine": machine(),
-        "seed": 0,
-        "planners": {name: vars(planner) for name, planner in PLANNERS.items()},
-        "rungs": {},
-    }
+    size = {"episodes": args.episodes, "planned": args.planned}
+    report = common.head("ceilings", args, size) | {"planners": PLANNERS, "rungs": {}}
     key = build.stream(report["seed"], build.TEST)
     for name in args.rungs:
         table = measure(RUNGS[name], args.episodes, args.planned, key=key)
         report["rungs"][name] = {"env": dataclasses.asdict(RUNGS[name]), "planners": table}
-        if args.json:
-            args.json.parent.mkdir(parents=True, exist_ok=True)
-            args.json.write_text(json.dumps(report, indent=1) + "\n")
+        common.write(args.json, report)
         print(f"{name} done", file=sys.stderr, flush=True)
     print(page.markdown([("ceilings", "", page.ceilings(report))]))
     return 0

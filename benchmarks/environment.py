@@ -21,7 +21,7 @@ from purejax_merl import rollout
 from purejax_merl.build import Run, make_coverage, make_env
 from purejax_merl.config import preset
 from purejax_merl.envs.base import AbstractTeamEnv
-from purejax_merl.envs.coverage import CoverageEnv, bits, view
+from purejax_merl.envs.coverage import CoverageEnv, bits
 from purejax_merl.evolve import module_theta
 from purejax_merl.rounds import Hybrid
 
@@ -86,18 +86,7 @@ def look_around(env: AbstractTeamEnv, state: Any) -> Any:
 def look_at_planes(env: AbstractTeamEnv, state: Any) -> tuple[jax.Array, jax.Array]:
     """The published observation, every agent's grid planes and the critic's, as bit rows."""
     assert isinstance(env, CoverageEnv)
-    own = view.planes(
-        position=state.position,
-        belief=state.belief,
-        wall=state.wall,
-        width=env.grid,
-        comm_r=env.comm_r,
-        sense_r=env.sense_r,
-        sense_free=env.sense_free,
-        boundary=False,
-    )
-    covered = bits.union(state.seen)
-    return own, view.central_planes(state.position, covered, state.wall, env.grid)
+    return env.planes(state), env.central_planes(state)
 
 
 def look_at_images(env: AbstractTeamEnv, state: Any) -> list[jax.Array]:

@@ -13,7 +13,7 @@ import pytest
 from jax import lax
 
 from purejax_merl.config import EnvConfig
-from purejax_merl.envs.coverage import bits, comms, movement
+from purejax_merl.envs.coverage import bits, movement
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 planners, ceilings = map(importlib.import_module, "planners ceilings".split())
@@ -121,11 +121,9 @@ def test_a_step_towards_goes_round_a_wall():
 def test_the_pivots_tell_which_teams_hold(agents):
     env = ceilings.world(EnvConfig(grid=16, n_agents=agents))
     places = jax.random.randint(jax.random.key(agents), (400, agents, 2), 0, 6 + agents)
-    lambda2 = jax.vmap(
-        lambda p: comms.algebraic_connectivity(comms.soft_weights(p, env.comm_r, env.lambda2_sharp))
-    )(places)
+    lambda2 = jax.jit(jax.vmap(env._lambda2))(places)
     clear = jnp.abs(lambda2 - 0.5) > 1e-3
-    held = planners.holds(env, places, 0.5)
+    held = jax.jit(lambda places: planners.holds(env, places, 0.5))(places)
     assert 20 < held.sum() < 380
     np.testing.assert_array_equal(held[clear], (lambda2 > 0.5)[clear])
 

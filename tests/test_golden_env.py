@@ -57,25 +57,14 @@ def state_arrays(env: CoverageEnv, boundary: bool, state) -> dict:
     moves = movement.options(state.position, state.wall, env.grid)
     covered = bits.union(state.seen)
     free = bits.full(env.grid, env.grid) & ~state.wall
-    planes = view.planes(
-        position=state.position,
-        belief=state.belief,
-        wall=state.wall,
-        width=env.grid,
-        comm_r=env.comm_r,
-        sense_r=env.sense_r,
-        sense_free=env.sense_free,
-        boundary=boundary,
-    )
-    central = view.central_planes(state.position, covered, state.wall, env.grid)
     return {
         "positions": state.position,
         "covered": bits.unpack(covered, env.grid),
         "seen_by": bits.unpack(state.seen, env.grid),
         "belief": bits.unpack(state.belief, env.grid),
         "comm_graph": linked & (state.step_count > 0),
-        "obs": bits.unpack(planes, env.grid),
-        "central": bits.unpack(central, env.grid),
+        "obs": bits.unpack(env.planes(state, boundary=boundary), env.grid),
+        "central": bits.unpack(env.central_planes(state), env.grid),
         "lambda2": state.lambda2,
         "coverage_free": bits.count(covered & free) / bits.count(free),
         "coverage_all": bits.count(covered) / env.grid**2,

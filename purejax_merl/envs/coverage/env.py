@@ -190,6 +190,26 @@ class CoverageEnv(AbstractTeamEnv):
             time=jnp.full((self.num_agents, 1), time_left, jnp.float32),
         )
 
+    def planes(
+        self, state: CoverageState, *, boundary: bool = False
+    ) -> UInt32[Array, "agent channel row word"]:
+        """The published, grid-shaped view as bit rows; see `view.planes`."""
+        return view.planes(
+            position=state.position,
+            belief=state.belief,
+            wall=state.wall,
+            width=self.grid,
+            comm_r=self.comm_r,
+            sense_r=self.sense_r,
+            sense_free=self.sense_free,
+            boundary=boundary,
+        )
+
+    def central_planes(self, state: CoverageState) -> UInt32[Array, "3 row word"]:
+        """The published critic's view as bit rows; see `view.central_planes`."""
+        covered = bits.union(state.seen)
+        return view.central_planes(state.position, covered, state.wall, self.grid)
+
     def team_view(self, state: CoverageState) -> CoverageTeamView:
         """The true map around each agent, every teammate, and how the team stands."""
         free = bits.full(self.grid, self.grid) & ~state.wall

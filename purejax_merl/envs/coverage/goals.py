@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from purejax_merl.envs.base import AbstractTeamEnv, ScriptedSkill
-from purejax_merl.envs.coverage import bits, controller, goal_skills, goal_views, movement, view
+from purejax_merl.envs.coverage import bits, controller, goal_skills, goal_views, movement
 from purejax_merl.envs.coverage.env import CoverageEnv
 from purejax_merl.envs.coverage.goal_views import GoalView, Planes
 from purejax_merl.envs.coverage.types import CoverageScore, CoverageState, CoverageTerms
@@ -88,28 +88,16 @@ class GoalCoverageEnv(AbstractTeamEnv):
     def view(self, state: CoverageState) -> GoalView:
         """Grid planes, frontier features and bearings of every agent."""
         inner = self.inner
-        planes = view.planes(
-            position=state.position,
-            belief=state.belief,
-            wall=state.wall,
-            width=inner.grid,
-            comm_r=inner.comm_r,
-            sense_r=inner.sense_r,
-            sense_free=inner.sense_free,
-            boundary=self.boundary,
-        )
         unknown = ~bits.unpack(state.belief, inner.grid)
         return GoalView(
-            planes=Planes(planes, inner.grid),
+            planes=Planes(inner.planes(state, boundary=self.boundary), inner.grid),
             frontier=goal_views.sector_frontier(unknown, state.position, self.num_moves),
             bearings=goal_views.bearings(state.position, inner.comm_r, inner.lambda2_sharp),
         )
 
     def team_view(self, state: CoverageState) -> Planes:
         """The central planes: covered, any agent here, wall. One image per team, no agent axis."""
-        covered = bits.union(state.seen)
-        planes = view.central_planes(state.position, covered, state.wall, self.inner.grid)
-        return Planes(planes, self.inner.grid)
+        return Planes(self.inner.central_planes(state), self.inner.grid)
 
     def legal(self, state: CoverageState) -> Bool[Array, "agent goal"]:
         """Every goal: one that cannot be approached means waiting."""
