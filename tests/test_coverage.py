@@ -170,22 +170,33 @@ def test_crops_are_windows_of_the_padded_grid(width):
         np.testing.assert_array_equal(cut, [padded[r : r + side, c : c + side] for r, c in cells])
 
 
-@pytest.mark.parametrize("width", [7, 16, 40])
+@pytest.mark.parametrize("width", [7, 16, 40, 256])
 def test_sector_counts_by_angle(width):
-    height = width
-    grid = random_grids(width, height=height)[0]
-    cells = np.random.default_rng(0).integers(0, width, (40, 2))
-    sets = jnp.broadcast_to(bits.pack(jnp.asarray(grid)), (40, height, -(-width // 32)))
+    some = random_grids(width, height=width)[0]
+    corners = [(0, 0), (0, width - 1), (width - 1, 0), (width - 1, width - 1)]
+    cells = np.concatenate([corners, np.random.default_rng(0).integers(0, width, (40, 2))])
+    grids = (some, np.ones_like(some))
+    sets = [
+        jnp.broadcast_to(bits.pack(jnp.asarray(grid)), (len(cells), width, -(-width // 32)))
+        for grid in grids
+    ]
     ours = quick_jit(view.sector_counts)(sets, jnp.asarray(cells, jnp.int32))
-    rows, cols = np.nonzero(grid)
-    for cell, counts in zip(cells, np.asarray(ours), strict=True):
-        up, right = cell[0] - rows, cols - cell[1]
-        elsewhere = (up != 0) | (right != 0)
-        octant = np.round(np.arctan2(right, up) / (np.pi / 4)).astype(int) % 8
-        np.testing.assert_array_equal(counts, np.bincount(octant[elsewhere], minlength=8))
+    for grid, of_grid in zip(grids, np.moveaxis(np.asarray(ours), 1, 0), strict=True):
+        rows, cols = np.nonzero(grid)
+        for cell, counts in zip(cells, of_grid, strict=True):
+            up, right = cell[0] - rows, cols - cell[1]
+            elsewhere = (up != 0) | (right != 0)
+            octant = np.round(np.arctan2(right, up) / (np.pi / 4)).astype(int) % 8
+            np.testing.assert_array_equal(counts, np.bincount(octant[elsewhere], minlength=8))
 
 
-@pytest.mark.parametrize("width", [7, 16, 40])
+def test_sector_counts_refuse_what_may_not_fit():
+    sets = [jnp.zeros((2, 257, 9), jnp.uint32)]
+    with pytest.raises(ValueError, match="256 rows; got 257"):
+        view.sector_counts(sets, jnp.zeros((2, 2), jnp.int32))
+
+
+@pytest.mark.parametrize("width", [7, 16, 40, 256])
 def test_own_regions_are_voronoi_cells_among_rivals(width):
     random = np.random.default_rng(0)
     ours = quick_jit(view.own_regions, static_argnums=(2, 3))
@@ -204,6 +215,26 @@ def test_own_regions_are_voronoi_cells_among_rivals(width):
                 [n for n, rival in zip(nearer, rivals[i], strict=True) if rival], axis=0
             )
             np.testing.assert_array_equal(bits.unpack(regions[i], width), wanted | ~rivals[i].any())
+
+
+@pytest.mark.parametrize(("agents", "seen"), [(4, 0), (4, 3), (4, 2), (10, 0), (10, 3)])
+def test_teammates_seen_are_the_nearest_five_or_the_farthest_few(agents, seen):
+    env = CoverageEnv(grid=12, num_agents=agents, teammates_seen=seen)
+    for episode in range(10):
+        cells = np.random.default_rng(episode).integers(0, 12, (agents, 2))
+        state = env.start(jnp.zeros((12, 12), bool), jnp.asarray(cells, jnp.int32))
+        slots = np.asarray(quick_jit(env.view)(state).teammates).reshape(agents, 5, 3)
+        for i in range(agents):
+            offsets = cells - cells[i]
+            away = np.abs(offsets).max(axis=1)
+            others = [j for j in range(agents) if j != i and away[j] <= env.comm_r]
+            if seen:
+                others = sorted(others, key=lambda j: (-away[j], j))[:seen]
+            shown = sorted(others, key=lambda j: (away[j], j))[:5]
+            wanted = np.zeros((5, 3))
+            wanted[: len(shown), :2] = offsets[shown] / env.comm_r
+            wanted[: len(shown), 2] = 1
+            np.testing.assert_allclose(slots[i], wanted, rtol=1e-6)
 
 
 # The communication graph

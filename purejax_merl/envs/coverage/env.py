@@ -55,6 +55,7 @@ class CoverageEnv(AbstractTeamEnv):
     lambda2_sharp: float = eqx.field(static=True, default=2.0)
     crop_radius: int = eqx.field(static=True, default=5)
     teammate_slots: int = eqx.field(static=True, default=5)
+    teammates_seen: int = eqx.field(static=True, default=0)
 
     def reset(self, *, key: PRNGKeyArray) -> CoverageState:
         """Fresh walls and spawn cells; the spawn cells are covered and pay nothing."""
@@ -165,7 +166,9 @@ class CoverageEnv(AbstractTeamEnv):
 
     def view(self, state: CoverageState) -> CompactView:
         """The compact view: belief and in-range teammates only."""
-        in_range = self.graph(state)
+        in_range = shown = self.graph(state)
+        if self.teammates_seen:
+            shown = view.farthest(state.position, in_range, self.teammates_seen)
         window = bits.crop_mask(state.position, self.crop_radius, self.grid, self.grid)
         known = bits.crop(state.belief, state.position, self.crop_radius)
         passable = window
@@ -185,7 +188,7 @@ class CoverageEnv(AbstractTeamEnv):
                 self.grid,
             ),
             teammates=view.nearest_teammates(
-                state.position, self.comm_r, self.teammate_slots, in_range
+                state.position, self.comm_r, self.teammate_slots, shown
             ),
             time=jnp.full((self.num_agents, 1), time_left, jnp.float32),
         )

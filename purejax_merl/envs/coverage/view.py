@@ -6,7 +6,9 @@ Axis: none (agents are rows). An own view reads belief and in-range teammates, n
 May import: the world's own files.
 """
 
+import functools
 import itertools
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -20,14 +22,20 @@ OCTANTS = ("N", "NE", "E", "SE", "S", "SW", "W", "NW")
 
 
 def sector_counts(
-    cells: UInt32[Array, "agent row word"], position: Int[Array, "agent 2"]
-) -> Float[Array, "agent 8"]:
-    """Number of `cells` in each compass octant around each agent, in the order of `OCTANTS`.
+    sets: Sequence[UInt32[Array, "agent row word"]], position: Int[Array, "agent 2"]
+) -> Float[Array, "agent set 8"]:
+    """Number of cells in each compass octant around each agent, in the order of `OCTANTS`.
 
     An octant is a range of columns in every row: beyond k·tan 22.5° and k·tan 67.5° on either
     side, k rows away.
+
+    **Arguments:** `sets`: one set of cells per agent each; counted together, which is cheaper.
+
+    **Errors:** `ValueError` beyond 256² cells, where a count might not fit into half a word.
     """
-    words, height = cells.shape[-1], cells.shape[-2]
+    height, words = sets[0].shape[-2:]
+    if height * words * bits.WORD > 2**16:
+        raise ValueError(f"The compact view counts cells on up to 256 rows; got {height}.")
     above = position[:, :1] - jnp.arange(height)
     away = jnp.abs(above).astype(jnp.float32)
     inner = jnp.floor(away * 0.41421356).astype(jnp.int32)
@@ -38,31 +46,56 @@ def sector_counts(
     ]
     west, east = edges[0], ~edges[3]
     north_west, north, north_east = (b & ~a for a, b in itertools.pairwise(edges))
+    # Two counts to a word: rows above the agent in its low half, rows below in its high half.
+    half = jnp.where(above < 0, jnp.uint32(16), jnp.uint32(0))
 
-    def per_row(mask: UInt32[Array, "agent row word"]) -> Int[Array, "agent row"]:
-        return jnp.sum(lax.population_count(cells & mask), axis=-1).astype(jnp.int32)
+    def vertical(cells: Array, mask: Array) -> UInt32[Array, "agent row"]:
+        return jnp.where(above == 0, jnp.uint32(0), _per_row(cells & mask) << half)
 
-    def rows(
-        counts: Int[Array, "agent row"], keep: Bool[Array, "agent row"]
-    ) -> Float[Array, "agent"]:
-        return jnp.sum(jnp.where(keep, counts, 0), axis=-1).astype(jnp.float32)
+    def sides(cells: Array) -> UInt32[Array, "agent row"]:
+        return _per_row(cells & west) | (_per_row(cells & east) << jnp.uint32(16))
 
-    up, down, everywhere = above > 0, above < 0, above == above
-    mid, left, right = per_row(north), per_row(north_west), per_row(north_east)
-    far_west, far_east = per_row(west), per_row(east)
-    return jnp.stack(
-        [
-            rows(mid, up),
-            rows(right, up),
-            rows(far_east, everywhere),
-            rows(right, down),
-            rows(mid, down),
-            rows(left, down),
-            rows(far_west, everywhere),
-            rows(left, up),
-        ],
-        axis=-1,
+    rows = [
+        counts
+        for cells in sets
+        for counts in (
+            vertical(cells, north),
+            vertical(cells, north_east),
+            vertical(cells, north_west),
+            sides(cells),
+        )
+    ]
+    sums = jnp.stack(_sums_over_rows(rows), axis=-1).reshape(-1, len(sets), 4)
+    low, high = sums & jnp.uint32(0xFFFF), sums >> jnp.uint32(16)
+    mid, right, left, side = range(4)
+    octants = (
+        low[..., mid],
+        low[..., right],
+        high[..., side],
+        high[..., right],
+        high[..., mid],
+        high[..., left],
+        low[..., side],
+        low[..., left],
     )
+    return jnp.stack(octants, axis=-1).astype(jnp.float32)
+
+
+def _per_row(cells: UInt32[Array, "agent row word"]) -> UInt32[Array, "agent row"]:
+    counts = lax.population_count(cells)
+    return functools.reduce(jnp.add, [counts[..., i] for i in range(cells.shape[-1])])
+
+
+def _sums_over_rows(
+    rows: Sequence[UInt32[Array, "agent row"]],
+) -> Sequence[UInt32[Array, "agent"]]:
+    """All sums as one reduction. XLA computes what feeds several reductions again for each of
+    them, and the sets that are counted here are dear."""
+
+    def add(one: Sequence[Array], other: Sequence[Array]) -> tuple[Array, ...]:
+        return tuple(a + b for a, b in zip(one, other, strict=True))
+
+    return lax.reduce(tuple(rows), (jnp.uint32(0),) * len(rows), add, (1,))
 
 
 def squash(counts: Float[Array, "*any"], scale: float) -> Float[Array, "*any"]:
@@ -80,10 +113,8 @@ def rings(
     """Squashed octant masses of `cells` between successive `radii`, then beyond the last one."""
     discs = [bits.window(position, radius, cells.shape[-2], width) for radius in radii]
     between = [outer & ~inner for inner, outer in itertools.pairwise(discs)]
-    masses = [
-        squash(sector_counts(cells & ring, position), 20.0) for ring in [*between, ~discs[-1]]
-    ]
-    return jnp.concatenate(masses, axis=-1)
+    masses = sector_counts([cells & ring for ring in [*between, ~discs[-1]]], position)
+    return squash(masses, 20.0).reshape(position.shape[0], -1)
 
 
 def own_regions(
@@ -92,25 +123,30 @@ def own_regions(
     """The cells of each agent's Voronoi region among its `rivals`: nearer (Euclidean) to it than to
     any of them; ties go to the lower index.
 
-    Cell p is nearer to i than to j if `2 p·(p_i − p_j) + |p_j|² − |p_i|² > 0`, which in a row of
-    cells is a range of columns.
+    With a rival at offset q, the cell at offset d is the agent's own if 2 d·q < |q|². In a row of
+    cells that bounds the columns on one side, so a region is an interval in every row.
     """
-    apart = position[:, None] - position[None]
-    offset = jnp.sum(position**2, axis=-1)
-    index = jnp.arange(position.shape[0])
-    # Integers: more than a half is at least one, and "or equal" is one less.
-    constant = offset[None] - offset[:, None] + (index[:, None] < index[None])
-    rest = constant[..., None] + 2 * apart[..., :1] * jnp.arange(height)
-    slope = 2 * apart[..., 1:]
-    # 2·slope·col + rest ≥ 1: from `edge` on, or up to it. Halves keep the quotient off integers.
-    edge = (1 - rest - 0.5) / jnp.where(slope == 0, 1, slope)
-    words = bits.num_words(width)
-    left = bits.below(jnp.floor(edge).astype(jnp.int32) + 1, words)
-    row_wise = jnp.where(rest >= 1, jnp.uint32(0xFFFFFFFF), jnp.uint32(0))[..., None]
-    slope = slope[..., None]
-    nearer = jnp.where(slope > 0, ~left, jnp.where(slope < 0, left, row_wise))
-    nearer = jnp.where(rivals[..., None, None], nearer, jnp.uint32(0xFFFFFFFF))
-    return lax.reduce(nearer, jnp.uint32(0xFFFFFFFF), jnp.bitwise_and, (1,))
+    size, index = position.shape[0], jnp.arange(position.shape[0])
+    offset = (position[None] - position[:, None]).astype(jnp.float32)
+    # Integers, so that half a cell decides ties and nothing else. Dividing once per pair is exact
+    # enough: the error stays below that half up to about 1000² cells.
+    square = jnp.sum(offset**2, axis=-1) + jnp.where(index[:, None] < index[None], 0.5, -0.5)
+    across = 2 * offset[..., 1]
+    to_right, to_left = rivals & (across >= 0), rivals & (across < 0)
+    # A rival straight above or below takes whole rows: its bound lies far out on either side.
+    per_col = 1 / jnp.where(across == 0, 1e-6, across)
+    bound, tilt = square * per_col, -2 * offset[..., 0] * per_col
+    down = (jnp.arange(height) - position[:, :1]).astype(jnp.float32)
+
+    def bounds(rival: Bool[Array, "agent agent"], none: float) -> list[Float[Array, "agent row"]]:
+        start, slope = jnp.where(rival, bound, none), jnp.where(rival, tilt, 0.0)
+        return [start[:, j, None] + slope[:, j, None] * down for j in range(size)]
+
+    first = jnp.floor(functools.reduce(jnp.maximum, bounds(to_left, -1e9))) + 1
+    end = jnp.ceil(functools.reduce(jnp.minimum, bounds(to_right, 1e9)))
+    col, words = position[:, 1:].astype(jnp.float32), bits.num_words(width)
+    first, end = (jnp.clip(x + col, 0, width).astype(jnp.int32) for x in (first, end))
+    return bits.below(end, words) & ~bits.below(first, words)
 
 
 def nearest_teammates(
@@ -118,17 +154,42 @@ def nearest_teammates(
 ) -> Float[Array, "agent features"]:
     """(Δrow/comm_r, Δcol/comm_r, 1) of each agent's nearest `candidates`, zero-padded to `slots`.
 
-    Ties go to the lower index. Ranks come from pairwise comparison: a sort is slower for a team.
+    Ties go to the lower index.
     """
     size = position.shape[0]
-    order = comms.distance(position) * size + jnp.arange(size)
-    closer = candidates[:, None, :] & (order[:, None, :] < order[:, :, None])
-    rank = jnp.sum(closer, axis=-1)
-    taken = (rank[:, :, None] == jnp.arange(slots)) & candidates[:, :, None]
     offset = (position[None] - position[:, None]).astype(jnp.float32) / comm_r
-    value = jnp.concatenate([offset, jnp.ones((size, size, 1))], axis=-1)
-    chosen = jnp.sum(jnp.where(taken[..., None], value[:, :, None, :], 0.0), axis=1)
-    return chosen.reshape(size, slots * 3)
+    columns = []
+    for chosen in _in_order(comms.distance(position), candidates, min(slots, size - 1)):
+        there = [jnp.sum(jnp.where(chosen, offset[..., axis], 0.0), axis=-1) for axis in (0, 1)]
+        columns += [*there, jnp.any(chosen, axis=-1).astype(jnp.float32)]
+    columns += [jnp.zeros(size)] * (3 * slots - len(columns))
+    return jnp.stack(columns, axis=-1)
+
+
+def farthest(
+    position: Int[Array, "agent 2"], candidates: Bool[Array, "agent agent"], number: int
+) -> Bool[Array, "agent agent"]:
+    """At most `number` of each agent's `candidates`, the most distant ones; ties go to the lower
+    index."""
+    size = position.shape[0]
+    far = _in_order(-comms.distance(position), candidates, min(number, size - 1))
+    return functools.reduce(jnp.logical_or, far)
+
+
+def _in_order(
+    distance: Int[Array, "agent agent"], candidates: Bool[Array, "agent agent"], number: int
+) -> Iterator[Bool[Array, "agent agent"]]:
+    """Each agent's nearest candidate as a mask of at most one, then the nearest of the others, and
+    so on. A sort is slower for a team."""
+    size = distance.shape[0]
+    order = distance * size + jnp.arange(size)
+    nobody = jnp.iinfo(order.dtype).max
+    order = jnp.where(candidates, order, nobody)
+    for _ in range(number):
+        nearest = jnp.min(order, axis=-1, keepdims=True)
+        chosen = (order == nearest) & (order < nobody)
+        yield chosen
+        order = jnp.where(chosen, nobody, order)
 
 
 def planes(
