@@ -171,7 +171,7 @@ def make_coverage(config: RunConfig) -> CoverageEnv:
         w_overlap=env.w_overlap,
         cost=env.cost,
         cost_threshold=env.cost_threshold,
-        teammates_seen=env.teammates_seen,
+        views=env.views,
     )
 
 

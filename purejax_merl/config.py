@@ -106,9 +106,9 @@ class EnvConfig:
     missing degree."""
     cost_threshold: float = 0.5
     """Threshold of the constraint on λ₂."""
-    teammates_seen: int = 0
-    """Of the teammates in range an agent sees that many, the farthest, whose links would break
-    first; 0: the five nearest."""
+    views: Literal["absolute", "relative"] = "absolute"
+    """relative: on any map and in any team as on 16² cells with 4 agents. What is far off counts
+    by the map's area, and of the teammates in range the three farthest are seen."""
 
     def __post_init__(self) -> None:
         _at_least(self, 2, "n_agents", "grid", "pillar_spacing")
@@ -122,8 +122,6 @@ class EnvConfig:
                 f"be larger than twice `--spawn-radius {self.spawn_radius}`; use a larger grid or "
                 "`--spawn scatter`.",
             )
-        if not 0 <= self.teammates_seen <= 5:
-            refuse("teammates_seen", self.teammates_seen, "lie in 0..5: a view has five slots.")
         if self.n_agents > self.grid**2 // 2:
             refuse("n_agents", self.n_agents, f"be at most half the {self.grid**2} cells.")
         if self.n_obstacles is not None:
@@ -352,8 +350,8 @@ class RunConfig:
             refuse("selector", "off", "be on, or use `--arm gradient`: evolution needs a selector.")
         if self.agent.network == "compact" and self.env.grid > 256:
             refuse("grid", self.env.grid, "be at most 256: the compact view counts in half words.")
-        if self.agent.network == "reference" and self.env.teammates_seen:
-            refuse("teammates_seen", self.env.teammates_seen, "be 0 with the reference network.")
+        if self.agent.network == "reference" and self.env.views == "relative":
+            refuse("views", self.env.views, "be absolute with `--preset reference`.")
         if self.grad_steps == 0 and self.es.arm == "gradient":
             refuse("grad_steps", 0, "be at least 1 with `--arm gradient`, or nothing is trained.")
         if self.compat == "on":

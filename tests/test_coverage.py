@@ -217,9 +217,10 @@ def test_own_regions_are_voronoi_cells_among_rivals(width):
             np.testing.assert_array_equal(bits.unpack(regions[i], width), wanted | ~rivals[i].any())
 
 
-@pytest.mark.parametrize(("agents", "seen"), [(4, 0), (4, 3), (4, 2), (10, 0), (10, 3)])
-def test_teammates_seen_are_the_nearest_five_or_the_farthest_few(agents, seen):
-    env = CoverageEnv(grid=12, num_agents=agents, teammates_seen=seen)
+@pytest.mark.parametrize("views", ["absolute", "relative"])
+@pytest.mark.parametrize("agents", [4, 10])
+def test_teammates_in_view_are_the_nearest_five_or_the_farthest_three(agents, views):
+    env = CoverageEnv(grid=12, num_agents=agents, views=views)
     for episode in range(10):
         cells = np.random.default_rng(episode).integers(0, 12, (agents, 2))
         state = env.start(jnp.zeros((12, 12), bool), jnp.asarray(cells, jnp.int32))
@@ -227,14 +228,36 @@ def test_teammates_seen_are_the_nearest_five_or_the_farthest_few(agents, seen):
         for i in range(agents):
             offsets = cells - cells[i]
             away = np.abs(offsets).max(axis=1)
-            others = [j for j in range(agents) if j != i and away[j] <= env.comm_r]
-            if seen:
-                others = sorted(others, key=lambda j: (-away[j], j))[:seen]
-            shown = sorted(others, key=lambda j: (away[j], j))[:5]
+            shown = [j for j in range(agents) if j != i and away[j] <= env.comm_r]
+            if views == "relative":
+                shown = sorted(shown, key=lambda j: (-away[j], j))[:3]
+            shown = sorted(shown, key=lambda j: (away[j], j))[:5]
             wanted = np.zeros((5, 3))
             wanted[: len(shown), :2] = offsets[shown] / env.comm_r
             wanted[: len(shown), 2] = 1
             np.testing.assert_allclose(slots[i], wanted, rtol=1e-6)
+
+
+def test_relative_views_are_the_absolute_ones_on_16_cells_and_by_area_beyond():
+    def both(grid, agents):
+        worlds = [
+            CoverageEnv(grid=grid, num_agents=agents, views=views)
+            for views in ("absolute", "relative")
+        ]
+        state = worlds[0].reset(key=jax.random.key(0))
+        return [quick_jit(world.view)(state) for world in worlds]
+
+    absolute, relative = both(16, 4)
+    jax.tree.map(np.testing.assert_array_equal, absolute, relative)
+    absolute, relative = both(32, 4)
+    for name in ("sectors", "share"):
+        (near, far), (near_relative, far_relative) = (
+            np.split(np.asarray(getattr(v, name)), [-8], axis=1) for v in (absolute, relative)
+        )
+        np.testing.assert_array_equal(near_relative, near)
+        cells, cells_relative = (20 * x / (1 - x) for x in (far, far_relative))
+        assert cells.max() > 100
+        np.testing.assert_allclose(cells_relative, cells / 4, rtol=1e-4)
 
 
 # The communication graph

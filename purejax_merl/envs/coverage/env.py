@@ -55,7 +55,7 @@ class CoverageEnv(AbstractTeamEnv):
     lambda2_sharp: float = eqx.field(static=True, default=2.0)
     crop_radius: int = eqx.field(static=True, default=5)
     teammate_slots: int = eqx.field(static=True, default=5)
-    teammates_seen: int = eqx.field(static=True, default=0)
+    views: Literal["absolute", "relative"] = eqx.field(static=True, default="absolute")
 
     def reset(self, *, key: PRNGKeyArray) -> CoverageState:
         """Fresh walls and spawn cells; the spawn cells are covered and pay nothing."""
@@ -167,8 +167,9 @@ class CoverageEnv(AbstractTeamEnv):
     def view(self, state: CoverageState) -> CompactView:
         """The compact view: belief and in-range teammates only."""
         in_range = shown = self.graph(state)
-        if self.teammates_seen:
-            shown = view.farthest(state.position, in_range, self.teammates_seen)
+        if self.views == "relative":
+            # A team of four has no more; the links to the farthest would break first.
+            shown = view.farthest(state.position, in_range, 3)
         window = bits.crop_mask(state.position, self.crop_radius, self.grid, self.grid)
         known = bits.crop(state.belief, state.position, self.crop_radius)
         passable = window
@@ -180,12 +181,15 @@ class CoverageEnv(AbstractTeamEnv):
         time_left = 1 - state.step_count / self.horizon
         return CompactView(
             crop=PackedBits(planes, 2 * self.crop_radius + 1),
-            sectors=view.rings(unknown, state.position, self._radii, self.grid),
+            sectors=view.rings(
+                unknown, state.position, self._radii, self.grid, far_scale=self._far_scale
+            ),
             share=view.rings(
                 unknown & view.own_regions(state.position, in_range, self.grid, self.grid),
                 state.position,
                 (-1, *self._radii),
                 self.grid,
+                far_scale=self._far_scale,
             ),
             teammates=view.nearest_teammates(
                 state.position, self.comm_r, self.teammate_slots, shown
@@ -272,6 +276,10 @@ class CoverageEnv(AbstractTeamEnv):
     @property
     def _radii(self) -> tuple[int, int]:
         return self.crop_radius, 2 * self.crop_radius
+
+    @property
+    def _far_scale(self) -> float:
+        return (self.grid / 16) ** 2 if self.views == "relative" else 1.0
 
     def _lambda2(self, position: Int[Array, "agent 2"]) -> Float[Array, ""]:
         weights = comms.soft_weights(position, self.comm_r, self.lambda2_sharp)

@@ -40,8 +40,8 @@ class CompactView(eqx.Module):
     """The unknown cells that are nearer to the agent than to any teammate in range, in 8 octants
     × {window, near, far}."""
     teammates: Float[Array, "*agent slots"]
-    """(Δrow/comm_r, Δcol/comm_r, present) of in-range teammates, nearest first, then zeros: of all
-    that fit, or of the `teammates_seen` farthest."""
+    """(Δrow/comm_r, Δcol/comm_r, present) of in-range teammates, nearest first, then zeros: of the
+    five nearest or, in `relative` views, of the three farthest."""
     time: Float[Array, "*agent 1"]
     """Share of the episode that is left."""
 

@@ -109,12 +109,17 @@ def rings(
     position: Int[Array, "agent 2"],
     radii: tuple[int, ...],
     width: int,
+    *,
+    far_scale: float = 1.0,
 ) -> Float[Array, "agent features"]:
-    """Squashed octant masses of `cells` between successive `radii`, then beyond the last one."""
+    """Squashed octant masses of `cells` between successive `radii`, then beyond the last one, the
+    latter divided by `far_scale` first."""
     discs = [bits.window(position, radius, cells.shape[-2], width) for radius in radii]
     between = [outer & ~inner for inner, outer in itertools.pairwise(discs)]
     masses = sector_counts([cells & ring for ring in [*between, ~discs[-1]]], position)
-    return squash(masses, 20.0).reshape(position.shape[0], -1)
+    scale = np.ones((len(radii), 1), np.float32)
+    scale[-1] = far_scale
+    return squash(masses / scale, 20.0).reshape(position.shape[0], -1)
 
 
 def own_regions(
