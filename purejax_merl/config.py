@@ -15,6 +15,7 @@ Switch = Literal["off", "on"]
 HEADS = 4
 """Attention heads of the reference network's `multihead` messages."""
 TrackerName = Literal["none", "tensorboard", "wandb"]
+Views = Literal["absolute", "relative"]
 Terrain = Literal["open", "walls", "rooms", "clutter", "pillars", "mixed", "crowded_mix"]
 
 
@@ -106,7 +107,7 @@ class EnvConfig:
     missing degree."""
     cost_threshold: float = 0.5
     """Threshold of the constraint on λ₂."""
-    views: Literal["absolute", "relative"] = "absolute"
+    views: Views = "absolute"
     """relative: on any map and in any team as on 16² cells with 4 agents. What is far off counts
     by the map's area, and of the teammates in range the three farthest are seen."""
 

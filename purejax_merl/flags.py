@@ -15,7 +15,7 @@ from typing import Any
 
 import tyro
 
-from purejax_merl.config import PRESETS, ConfigError, RunConfig, Terrain, preset
+from purejax_merl.config import PRESETS, ConfigError, RunConfig, Terrain, Views, preset
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +40,8 @@ class WorldChange:
     """Another period of the pillars."""
     pillar_size: int | None = None
     """Another side of the pillars."""
+    views: Views | None = None
+    """relative: a team that was trained on 16² cells with 4 agents sees other worlds like those."""
 
     def given(self) -> dict[str, Any]:
         """Field → value of what was set."""
