@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 from purejax_merl.agents import policy as policies
 from purejax_merl.agents.base import AbstractActor
 from purejax_merl.envs.base import AbstractTeamEnv
-from purejax_merl.types import Action, Episode, Outcome, Rollout, Step
+from purejax_merl.types import Episode, Outcome, Rollout, Step
 
 Kept = TypeVar("Kept")
 
@@ -126,7 +126,10 @@ def _episodes(
         moved, paid = jax.vmap(lambda state, move, key: env.step(state, move, key=key))(
             states, action.move, drawn.key
         )
-        reward = paid.reward - _crowding(env, moved, action, sampler.congestion_weight)
+        reward = paid.reward
+        if sampler.congestion_weight:
+            crowd = crowding(jax.vmap(env.graph)(moved), action.skill)
+            reward = reward - sampler.congestion_weight * crowd
         step = Step(
             view=view,
             team_view=jax.vmap(env.team_view)(states),
@@ -185,15 +188,15 @@ def _draw(
     return jax.vmap(one_time, in_axes=(None, None, 0))(draw_keys, step_keys, times)
 
 
-def _crowding(
-    env: AbstractTeamEnv, states: PyTree[Any], action: Action, weight: float
-) -> Float[Array, "world agent"]:
-    """Price of in-range teammates that chose the same skill; `weight` 0 is not computed."""
-    if not weight:
-        return jnp.zeros(action.skill.shape)
-    alike = action.skill[..., :, None] == action.skill[..., None, :]
-    same = jax.vmap(env.graph)(states) & alike
-    return weight * jnp.sum(same, axis=-1).astype(jnp.float32)
+def crowding(
+    graph: Bool[Array, "*batch agent agent"], skill: Int[Array, "*batch agent"]
+) -> Float[Array, "*batch agent"]:
+    """Number of teammates in range that chose the same skill.
+
+    **Arguments:** `graph`: who is in range of whom, nobody of itself.
+    """
+    alike = graph & (skill[..., :, None] == skill[..., None, :])
+    return jnp.sum(alike, axis=-1).astype(jnp.float32)
 
 
 def _outcome(env: AbstractTeamEnv, final: PyTree[Any], trace: _Trace) -> Outcome:

@@ -146,11 +146,27 @@ def _places(folder: Path, runs: Runs) -> list[Path]:
 
 
 def _finish(config: RunConfig, runs: Runs, study: "Study", folder: Path) -> Path:
-    """Compiles, trains from the study's state on, saves and evaluates."""
+    """Trains what is left from the study's state on, saves and evaluates."""
     from purejax_merl import loop, report
+
+    state = study.state
+    _say(f"run directory: {folder}")
+    if loop.rounds_done(study, state) < config.outer:
+        state = _train_on(config, study, _places(folder, runs), folder)
+    state = study.collect(state)
+    for m, ((member, run), place) in enumerate(
+        zip(runs.values(), _places(folder, runs), strict=True)
+    ):
+        _deliver(member, run, study.member(state, m), place)
+    _say(f"report: {report.write([folder])}")
+    return folder
+
+
+def _train_on(config: RunConfig, study: "Study", places: list[Path], folder: Path) -> "RoundState":
+    """Compiles, says what trains and where, and runs the rounds that are left."""
+    from purejax_merl import loop
     from purejax_merl.runtime import describe
 
-    _say(f"run directory: {folder}")
     for line in loop.first_lines(study, config):
         _say(line)
     _say(describe.device_line(loop.devices_used(study)))
@@ -161,18 +177,12 @@ def _finish(config: RunConfig, runs: Runs, study: "Study", folder: Path) -> Path
     _refuse_if_too_large(plan)
     started = time.perf_counter()
     with _Interrupt() as interrupt:
-        state = _rounds(config, program, _places(folder, runs), folder, interrupt)
+        state = _rounds(config, program, places, folder, interrupt)
     if (done := loop.rounds_done(study, state)) < config.outer:
         _say(f"stopped after round {done}; go on with `--resume {folder}`")
         raise SystemExit(128 + interrupt.number)
     _say(f"trained in {time.perf_counter() - started:.1f} s")
-    state = study.collect(state)
-    for m, ((member, run), place) in enumerate(
-        zip(runs.values(), _places(folder, runs), strict=True)
-    ):
-        _deliver(member, run, study.member(state, m), place)
-    _say(f"report: {report.write([folder])}")
-    return folder
+    return state
 
 
 def _refuse_if_too_large(plan: dict[str, int]) -> None:

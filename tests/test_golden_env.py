@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from purejax_merl import rollout
 from purejax_merl.envs.coverage import CoverageEnv, bits, comms, movement, reward, terrain, view
 
 pytestmark = pytest.mark.golden
@@ -92,7 +93,7 @@ def step_arrays(env: CoverageEnv, skills, before, after, transition) -> dict:
         "terms_overlap": reward.overlap(footprint),
         "env_reward": each + 2 * connected - 4 * shared,
         "soft_shortfall": transition.cost,
-        "congestion": comms.congestion(linked, skills),
+        "congestion": rollout.crowding(env.graph(after), skills),
         "giant_fraction": comms.giant_fraction(linked),
         "reward_runner": transition.reward - transition.cost,
     }

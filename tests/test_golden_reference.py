@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 
+from purejax_merl import rollout
 from purejax_merl.agents.reference.actor import ReferenceActor
 from purejax_merl.agents.reference.backbone import Aggregator
 from purejax_merl.agents.reference.critic import ReferenceCritic
@@ -121,9 +122,10 @@ def skill_arrays(env, position, chosen):
     seen = jax.vmap(lambda p: goal_views.bearings(p, comm_r, 2.0))(position)
     blank = jnp.zeros((*position.shape[:2], 5, grid, 1), jnp.uint32)
     view = GoalView(Planes(blank, grid), jnp.zeros((*position.shape[:2], 9, 2)), seen)
-    linked = jax.vmap(lambda p: comms.adjacency(p, comm_r))(position)
+    others = ~jnp.eye(position.shape[1], dtype=bool)
+    linked = jax.vmap(lambda p: comms.adjacency(p, comm_r))(position) & others
     skills = {f"{name}_logits": jax.vmap(jax.vmap(f))(view) for name, f in env.skills().items()}
-    congestion = jax.vmap(comms.congestion)(linked, chosen)
+    congestion = rollout.crowding(linked, chosen)
     return skills | {"soft_degree": seen.degree, "congestion": congestion}
 
 

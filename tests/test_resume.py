@@ -107,6 +107,17 @@ def test_a_killed_run_that_came_out_otherwise_is_told(straight, tmp_path):
     assert kill_and_resume.differences(straight, other) == ["weights", "history"]
 
 
+def test_a_finished_run_is_not_compiled_again(straight, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    shutil.copytree(straight, folder)
+    (folder / "evaluation.json").unlink()
+    monkeypatch.setattr("purejax_merl.loop.Program", None)
+    train.main(["--resume", str(folder)])
+    assert_same(straight, folder)
+    written = [(place / "evaluation.json").read_bytes() for place in (straight, folder)]
+    assert written[0] == written[1]
+
+
 def test_other_flags_are_refused_and_named(straight, capsys):
     before = {path: path.stat().st_mtime_ns for path in straight.rglob("*")}
     with pytest.raises(SystemExit) as stop:

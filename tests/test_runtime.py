@@ -15,7 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from purejax_merl.runtime.describe import human_bytes, memory_line, memory_plan, startup_lines
+from purejax_merl.runtime.describe import (
+    compile_line,
+    device_line,
+    human_bytes,
+    memory_line,
+    memory_plan,
+)
 from purejax_merl.runtime.modelfile import ModelFileError, load_header, load_model, save_model
 from purejax_merl.runtime.progress import ProgressReporter, rate, summary
 from purejax_merl.runtime.rundir import (
@@ -465,11 +471,10 @@ def test_memory_plan_of_a_program():
         assert plan["planned"] >= plan["arguments"] + plan["outputs"]
 
 
-def test_first_lines_of_a_run():
-    lines = startup_lines("4 agents", 12.34, {})
-    assert lines[0] == "training: 4 agents"
-    assert lines[1].startswith("device: ") and jax.__version__ in lines[1]
-    assert lines[2:] == ["compiled in 12.3 s", "memory planned: not told by this backend"]
+def test_the_first_lines_of_a_run_in_words():
+    assert device_line().startswith("device: ") and jax.__version__ in device_line()
+    assert compile_line(12.34) == "compiled in 12.3 s"
+    assert memory_line({}) == "memory planned: not told by this backend"
     plan = {"arguments": 10, "temporaries": 2048, "planned": 3 * 1024**2}
     assert memory_line(plan) == "memory planned: 3.0 MiB (arguments 10 B, temporaries 2.0 KiB)"
     assert human_bytes(0) == "0 B" and human_bytes(5 * 1024**4) == "5.0 TiB"

@@ -76,16 +76,3 @@ def human_bytes(count: int) -> str:
         return f"{count} B"
     power = min((count.bit_length() - 1) // 10, len(_UNITS) - 1)
     return f"{count / 1024**power:.1f} {_UNITS[power]}"
-
-
-def startup_lines(what: str, compile_seconds: float, plan: dict[str, int]) -> list[str]:
-    """All the first lines of a run, in order.
-
-    **Arguments**: `what`: what trains, in words; `plan`: from `memory_plan`.
-    """
-    return [
-        f"training: {what}",
-        device_line(),
-        compile_line(compile_seconds),
-        memory_line(plan),
-    ]

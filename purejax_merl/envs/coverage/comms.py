@@ -136,11 +136,3 @@ def _smallest_eigenvalue(diagonal: list[Array], off_diagonal: list[Array]) -> Fl
     # 26 halvings leave high / 2^26, below float32 rounding of the entries.
     low, high = lax.fori_loop(0, 26, halve, (jnp.zeros_like(high), high), unroll=13)
     return jnp.maximum((low + high) / 2, 0)
-
-
-def congestion(
-    linked: Bool[Array, "agent agent"], skill: Int[Array, "agent"]
-) -> Float[Array, "agent"]:
-    """Number of other linked agents that chose the same skill."""
-    same = linked & (skill[:, None] == skill[None])
-    return jnp.sum(same & ~jnp.eye(linked.shape[0], dtype=bool), axis=1).astype(jnp.float32)
