@@ -19,9 +19,9 @@ Protocol (fixed before the first run; a change of it is a new folder):
   charging for every new cell, one for all arms and seeds of a rung.
 * Reported: the IQM over seeds with its bootstrap interval, the mean of the differences to
   `gradient` paired by seed with theirs, and the same differences at equal wall-clock time: for
-  every pair the score, as the training curves show it, when the faster of the two was done. A
-  round counts as long as the fastest tenth of its arm's rounds, so that a busy machine tells
-  nothing.
+  every pair the score in PPO's rollouts (in an arm without PPO, on the judging worlds) when the
+  faster of the two was done. A round counts as long as the fastest tenth of its arm's rounds, so
+  that a busy machine tells nothing.
 """
 
 import argparse
@@ -250,10 +250,10 @@ def _interval(differences: Sequence[float]) -> dict[str, Any] | None:
 
 
 def _curve(run: RunRecord) -> np.ndarray:
-    """The score while it trained: on the judging worlds, or in PPO's rollouts where nothing is
-    judged; a running mean over nine rounds."""
+    """The score while it trained, a running mean over nine rounds: of PPO's rollouts, on which
+    nothing was chosen; on the judging worlds in rounds without PPO."""
     values = np.array(
-        [row.get("score_fitness", row.get("train_fitness")) for row in run.history], float
+        [row.get("train_fitness", row.get("score_fitness")) for row in run.history], float
     )
     width = min(9, len(values))
     padded = np.pad(values, (width // 2, width - 1 - width // 2), mode="edge")
